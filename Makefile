@@ -1,0 +1,46 @@
+# Two commands do all set-up on a machine with Python 3.11, make and pip: `make demo` and `make test`.
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+SEED ?= 1
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint protos bench clean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+# One stamp per extra; it is remade when pyproject.toml changes, so a second run starts at once.
+$(VENV)/.demo: pyproject.toml
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || python3 -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[demo]'
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || python3 -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@ $(VENV)/.demo
+
+demo: $(VENV)/.demo ## Five hospitals, five learners, one federation on this machine (SEED=1)
+	$(BIN)/consilium demo --seed $(SEED)
+
+test: $(VENV)/.dev ## Every test that needs nothing but Python packages
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/.dev ## ruff, mypy --strict, import contracts, buf lint, fresh stubs
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/buf lint protos
+	$(BIN)/python protos/generate.py --check
+
+protos: $(VENV)/.dev ## Generate wire/consilium from protos/
+	$(BIN)/python protos/generate.py
+
+bench: $(VENV)/.dev ## Tally, ballot sizes, round overhead, memory: ratios measured in one run
+	$(BIN)/python -m experiments.bench
+
+clean: ## Remove the environment and everything built
+	rm -rf $(VENV) build dist *.egg-info demo-report .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

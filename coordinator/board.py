@@ -1,0 +1,46 @@
+"""The notice board: task states as silos watch them, read from the store once per change, shared by all."""
+
+from __future__ import annotations
+
+import asyncio
+
+from coordinator.bell import Bell
+from coordinator.store import Store
+from coordinator.store.records import TaskRecord
+from coordinator.store_thread import StoreThread
+from coordinator.translation import task_message
+from wire.consilium.v1 import task_pb2
+
+
+class Board:
+    """Started tasks, oldest change first."""
+
+    def __init__(self, store: Store, in_store: StoreThread, changes: Bell) -> None:
+        self._store = store
+        self._in_store = in_store
+        self._changes = changes
+        self._seen: asyncio.Event | None = None
+        self._reading = asyncio.Lock()
+        self._notices: list[tuple[TaskRecord, task_pb2.TaskState]] = []
+
+    async def notices(self, silo: str, after_revision: int) -> list[task_pb2.TaskState]:
+        """What `silo` has not heard of since `after_revision`."""
+        async with self._reading:
+            ticket = self._changes.ticket()
+            if ticket is not self._seen:
+                records = await self._in_store(self._store.tasks.changed_since, 0)
+                self._notices = [(record, task_message(record)) for record in records]
+                self._seen = ticket
+        return [
+            message
+            for record, message in self._notices
+            if record.revision > after_revision
+            and (not record.definition.silos or silo in record.definition.silos)
+        ]
+
+    async def task(self, name: str) -> TaskRecord:
+        """The task's definition and digest, which never change once it is on the board."""
+        for record, _ in self._notices:
+            if record.name == name:
+                return record
+        return await self._in_store(self._store.tasks.get, name)

@@ -1,0 +1,132 @@
+"""`consilium task`: define a federation, start it, watch it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.live import Live
+
+from coordinator.cli.connection import Home, admin_link, run
+from coordinator.cli.task_view import closed_row, task_panel, task_row
+from wire.configuration import read_yaml
+from wire.consilium.v1 import admin_pb2, task_pb2
+from wire.task import TaskDefinition
+from wire.terminal import (
+    JsonFlag,
+    as_dict,
+    console,
+    print_json,
+    print_messages,
+    print_table,
+)
+
+app = typer.Typer(no_args_is_help=True, help="Define federations, start them, watch them.")
+
+Name = Annotated[str, typer.Argument(help="The task's name.")]
+
+
+@app.command()
+def create(
+    file: Annotated[Path, typer.Option("--file", "-f", help="task.yaml")],
+    home: Home,
+    start_now: Annotated[bool, typer.Option("--start", help="Start it at once.")] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Store a task definition; it is immutable from then on."""
+    definition = read_yaml(file, TaskDefinition)
+
+    async def call() -> task_pb2.TaskState:
+        async with admin_link(home) as link:
+            request = admin_pb2.CreateTaskRequest(definition=definition.to_proto())
+            state = (await link.admin.CreateTask(request)).task
+            if start_now:
+                start_request = admin_pb2.StartTaskRequest(name=definition.name)
+                state = (await link.admin.StartTask(start_request)).task
+            return state
+
+    state = run(call())
+    if as_json:
+        print_json(as_dict(state))
+        return
+    console.print(f"Task [bold]{state.definition.name}[/], sha256 {state.digest}")
+    if not start_now:
+        console.print(f"Next: `consilium task start {state.definition.name}`.")
+
+
+@app.command()
+def start(name: Name, home: Home) -> None:
+    """Open the first round, or go on where the task was paused."""
+
+    async def call() -> task_pb2.TaskState:
+        async with admin_link(home) as link:
+            return (await link.admin.StartTask(admin_pb2.StartTaskRequest(name=name))).task
+
+    number = run(call()).open_round.number
+    console.print(f"Task [bold]{name}[/] is running; round {number} is open.")
+
+
+@app.command()
+def pause(name: Name, home: Home) -> None:
+    """Hold a task; its open round takes no ballots until it is started again."""
+
+    async def call() -> None:
+        async with admin_link(home) as link:
+            await link.admin.PauseTask(admin_pb2.PauseTaskRequest(name=name))
+
+    run(call())
+    console.print(f"Task [bold]{name}[/] is paused.")
+
+
+@app.command(name="list")
+def list_command(home: Home, as_json: JsonFlag = False) -> None:
+    """List every task."""
+
+    async def call() -> admin_pb2.ListTasksResponse:
+        async with admin_link(home) as link:
+            return await link.admin.ListTasks(admin_pb2.ListTasksRequest())
+
+    tasks = run(call()).tasks
+    if as_json:
+        print_messages("tasks", tasks)
+        return
+    print_table(
+        "Tasks",
+        [task_row(task) for task in tasks],
+        empty="There is no task yet: `consilium task create -f task.yaml`.",
+    )
+
+
+@app.command()
+def show(name: Name, home: Home, as_json: JsonFlag = False) -> None:
+    """Show a task and the history of its rounds."""
+
+    async def call() -> admin_pb2.GetTaskResponse:
+        async with admin_link(home) as link:
+            return await link.admin.GetTask(admin_pb2.GetTaskRequest(name=name))
+
+    response = run(call())
+    if as_json:
+        print_json(as_dict(response))
+        return
+    for key, value in task_row(response.task).items():
+        console.print(f"{key:<10} {value}")
+    rows = response.task.definition.rows
+    print_table(
+        "Rounds", [closed_row(closed, rows) for closed in response.history], empty="No round yet."
+    )
+
+
+@app.command()
+def watch(name: Name, home: Home) -> None:
+    """Follow a task live until it is finished; Ctrl-C only stops watching."""
+
+    async def call() -> None:
+        request = admin_pb2.WatchTaskRequest(name=name)
+        async with admin_link(home) as link:
+            with Live(console=console, refresh_per_second=4) as live:
+                async for news in link.admin.WatchTask(request):
+                    live.update(task_panel(news), refresh=True)
+
+    run(call())

@@ -1,0 +1,77 @@
+"""A task as a person sees it: one row in a list, or a live panel."""
+
+from __future__ import annotations
+
+from rich.console import Group, RenderableType
+from rich.panel import Panel
+from rich.table import Table
+
+from coordinator.cli.silo import silo_row
+from wire.consilium.v1 import admin_pb2, task_pb2
+from wire.terminal import enum_word, local_time
+
+
+def status_word(task: task_pb2.TaskState) -> str:
+    """`running`, `paused` …"""
+    return enum_word(task_pb2.TaskStatus.Name(task.status).removeprefix("TASK_STATUS_"))
+
+
+def waiting(task: task_pb2.TaskState) -> str:
+    """`waiting 3/5, closes 14:05:00`; the status otherwise."""
+    if not task.HasField("open_round"):
+        return status_word(task)
+    current = task.open_round
+    closes = local_time(current.closes_at).rpartition(" ")[2]
+    extended = f" (extended {current.extensions}×)" if current.extensions else ""
+    return f"waiting {len(current.voted)}/{len(current.expected)}, closes {closes}{extended}"
+
+
+def churn(task: task_pb2.TaskState) -> str:
+    """Share of rows whose label changed in the latest consensus."""
+    if not task.HasField("consensus") or task.definition.rows == 0:
+        return "–"
+    return f"{task.consensus.changed_rows / task.definition.rows:.1%}"
+
+
+def task_row(task: task_pb2.TaskState) -> dict[str, object]:
+    """A task in a list."""
+    return {
+        "task": task.definition.name,
+        "status": status_word(task),
+        "round": f"{task.open_round.number or task.consensus.round}/{task.definition.rounds.max_rounds}",
+        "now": waiting(task),
+        "churn": churn(task),
+        "reason": task.reason or "–",
+        "sha256": task.digest,
+    }
+
+
+def closed_row(closed: admin_pb2.ClosedRound, rows: int) -> dict[str, object]:
+    """A closed round in a task's history."""
+    consensus = closed.consensus
+    return {
+        "round": consensus.round,
+        "closed": local_time(closed.closed_at),
+        "by": closed.closed_by,
+        "ballots": consensus.ballots,
+        "churn": f"{consensus.changed_rows / max(1, rows):.1%}",
+        "abstained": f"{consensus.abstained_rows / max(1, rows):.1%}",
+    }
+
+
+def task_panel(news: admin_pb2.WatchTaskResponse) -> RenderableType:
+    """The live view: the task above, who is connected below."""
+    task = news.task
+    voted = set(task.open_round.voted)
+    silos = Table(expand=False, box=None, padding=(0, 2))
+    for column in ("silo", "connected", "doing", "ballot"):
+        silos.add_column(column)
+    for silo in news.silos:
+        row = silo_row(silo)
+        ballot = "in" if silo.name in voted else "–"
+        silos.add_row(silo.name, str(row["connected"]), str(row["doing"]), ballot)
+    row = task_row(task)
+    head = f"[bold]{row['task']}[/]  {row['status']}  round {row['round']}  {row['now']}  churn {row['churn']}"
+    if task.reason:
+        head += f"\n{task.reason}"
+    return Panel(Group(head, "", silos), expand=False)

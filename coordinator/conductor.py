@@ -1,0 +1,132 @@
+"""Keeps rounds moving: looks at every running task when something happened or a deadline comes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import datetime
+from time import perf_counter
+
+import structlog
+
+from coordinator.bell import Bell
+from coordinator.closing import close_round
+from coordinator.metrics import Metrics
+from coordinator.rounds import Close, Extend, Pause, Round, Wait, decide
+from coordinator.store import Store
+from coordinator.store.records import TaskRecord
+from coordinator.store_thread import StoreThread
+from wire.task import TaskStatus
+
+log = structlog.get_logger()
+
+_RETRY_SECONDS = 5.0
+
+
+class Conductor:
+    """The only one who closes rounds. Servicers ring `ballots`; watchers listen to `tasks`."""
+
+    def __init__(
+        self,
+        store: Store,
+        in_store: StoreThread,
+        clock: Callable[[], datetime],
+        metrics: Metrics,
+    ) -> None:
+        self._store = store
+        self._in_store = in_store
+        self._clock = clock
+        self._metrics = metrics
+        self.ballots = Bell()
+        """Rung for every accepted ballot and every change an admin makes."""
+        self.tasks = Bell()
+        """Rung when silos have something new to hear."""
+
+    async def run(self) -> None:
+        """Conducts until cancelled; what fails is logged and tried again."""
+        while True:
+            ticket = self.ballots.ticket()
+            try:
+                wait = await self._look()
+            except Exception:
+                log.exception("conducting_failed", retry_seconds=_RETRY_SECONDS)
+                wait = _RETRY_SECONDS
+            try:
+                await asyncio.wait_for(ticket.wait(), wait)
+            except TimeoutError:
+                continue
+
+    async def _look(self) -> float | None:
+        """Does what is due; returns the seconds until something is due again, None for never."""
+        again: list[float] = []
+        for task in await self._in_store(self._store.tasks.all):
+            seconds = await self._conduct(task)
+            if seconds is not None:
+                again.append(seconds)
+        return max(0.0, min(again)) if again else None
+
+    async def _conduct(self, task: TaskRecord) -> float | None:
+        current = task.open_round
+        self._observe(task)
+        if task.status is not TaskStatus.RUNNING or current is None:
+            return None
+        now = self._clock()
+        decision = decide(current, task.definition.rounds, now)
+        match decision:
+            case Wait(until):
+                return (until - now).total_seconds()
+            case Close():
+                await self._close(task, current, decision)
+            case Extend(closes_at):
+                log.warning(
+                    "round_extended",
+                    task=task.name,
+                    round=current.number,
+                    votes=len(current.voted),
+                    quorum=task.definition.rounds.quorum,
+                    closes_at=closes_at.isoformat(timespec="seconds"),
+                )
+                await self._in_store(self._store.tasks.extend, current, closes_at)
+                self.tasks.ring()
+            case Pause(reason):
+                log.error("task_paused", task=task.name, reason=reason)
+                await self._in_store(self._store.tasks.pause, task.name, reason)
+                self.tasks.ring()
+        return 0.0
+
+    async def _close(self, task: TaskRecord, current: Round, decision: Close) -> None:
+        started = perf_counter()
+        after = await self._in_store(
+            close_round, self._store, task, current, decision.by, self._clock()
+        )
+        if after is None or after.latest is None:
+            return
+        self.tasks.ring()
+        closed = after.latest
+        rows = max(1, task.definition.rows)
+        self._metrics.close_seconds.observe(perf_counter() - started)
+        self._metrics.rounds_closed.labels(task.name, str(decision.by)).inc()
+        self._metrics.round_seconds.labels(task.name).observe(
+            (closed.closed_at - closed.opened_at).total_seconds()
+        )
+        self._metrics.churn.labels(task.name).set(closed.changed_rows / rows)
+        self._metrics.abstention.labels(task.name).set(closed.abstained_rows / rows)
+        log.info(
+            "round_closed",
+            task=task.name,
+            round=closed.number,
+            by=str(closed.closed_by),
+            ballots=closed.ballots,
+            changed_rows=closed.changed_rows,
+            abstained_rows=closed.abstained_rows,
+            status=str(after.status),
+        )
+
+    def _observe(self, task: TaskRecord) -> None:
+        current = task.open_round if task.status is TaskStatus.RUNNING else None
+        self._metrics.round_open.labels(task.name).set(current.number if current else 0)
+        self._metrics.votes_received.labels(task.name).set(len(current.voted) if current else 0)
+        self._metrics.votes_expected.labels(task.name).set(len(current.expected) if current else 0)
+        self._metrics.deadline.labels(task.name).set(
+            current.closes_at.timestamp() if current else 0
+        )

@@ -1,0 +1,36 @@
+"""What every servicer has on its desk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from coordinator.authority import Authority
+from coordinator.board import Board
+from coordinator.conductor import Conductor
+from coordinator.metrics import Metrics
+from coordinator.settings import CoordinatorSettings
+from coordinator.store import Store
+from coordinator.store_thread import StoreThread
+from wire.public_file import PublicSetFolder
+
+
+@dataclass(frozen=True)
+class Desk:
+    """The coordinator's parts, built once at start-up and handed down."""
+
+    settings: CoordinatorSettings
+    authority: Authority
+    store: Store
+    in_store: StoreThread
+    folder: PublicSetFolder
+    conductor: Conductor
+    board: Board
+    metrics: Metrics
+    clock: Callable[[], datetime]
+
+    @property
+    def lease(self) -> timedelta:
+        """How long a silo counts as connected after its last sign of life."""
+        return timedelta(seconds=self.settings.lease)

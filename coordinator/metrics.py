@@ -1,0 +1,100 @@
+"""What operators watch. The registry is passed in; nothing here is global, no label is unbounded."""
+
+from __future__ import annotations
+
+import platform
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from wire import __version__
+
+
+class Metrics:
+    """The coordinator's instruments."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        build = Gauge(
+            "consilium_build_info",
+            "Version of the software; always 1.",
+            ["version", "python", "component"],
+            registry=registry,
+        )
+        build.labels(__version__, platform.python_version(), "coordinator").set(1)
+        self.ballots = Counter(
+            "consilium_ballots_accepted", "Ballots stored.", ["task"], registry=registry
+        )
+        self.ballot_bytes = Counter(
+            "consilium_ballot_bytes", "Bytes of ballots stored.", ["task"], registry=registry
+        )
+        self.refusals = Counter(
+            "consilium_refusals",
+            "Calls refused, by the error catalogue's code.",
+            ["code"],
+            registry=registry,
+        )
+        self.handshakes_refused = Counter(
+            "consilium_tls_handshakes_refused",
+            "Connections that never became a call, by reason.",
+            ["reason"],
+            registry=registry,
+        )
+        self.rounds_closed = Counter(
+            "consilium_rounds_closed", "Rounds closed.", ["task", "by"], registry=registry
+        )
+        self.round_open = Gauge(
+            "consilium_round_open",
+            "Number of the open round; 0 if none.",
+            ["task"],
+            registry=registry,
+        )
+        self.votes_received = Gauge(
+            "consilium_round_votes_received",
+            "Ballots in the open round.",
+            ["task"],
+            registry=registry,
+        )
+        self.votes_expected = Gauge(
+            "consilium_round_votes_expected",
+            "Silos expected to vote in the open round.",
+            ["task"],
+            registry=registry,
+        )
+        self.deadline = Gauge(
+            "consilium_round_deadline_timestamp_seconds",
+            "When the open round closes at the latest.",
+            ["task"],
+            registry=registry,
+        )
+        self.churn = Gauge(
+            "consilium_consensus_churn_ratio",
+            "Share of rows whose label changed in the last consensus.",
+            ["task"],
+            registry=registry,
+        )
+        self.abstention = Gauge(
+            "consilium_consensus_abstention_ratio",
+            "Share of rows without a label in the last consensus.",
+            ["task"],
+            registry=registry,
+        )
+        self.round_seconds = Histogram(
+            "consilium_round_duration_seconds",
+            "From opening a round to its consensus.",
+            ["task"],
+            buckets=(0.1, 0.5, 1, 5, 15, 60, 300, 900, 3600, 14400, 86400),
+            registry=registry,
+        )
+        self.close_seconds = Histogram(
+            "consilium_round_close_seconds",
+            "From the decision to close a round to its published consensus.",
+            registry=registry,
+        )
+        self.silo_last_seen = Gauge(
+            "consilium_silo_last_seen_timestamp_seconds",
+            "Last sign of life of a silo.",
+            ["silo"],
+            registry=registry,
+        )
+        self.silos_connected = Gauge(
+            "consilium_silos_connected", "Silos whose lease runs.", registry=registry
+        )

@@ -1,0 +1,42 @@
+"""Public sets for silos and admins: what there is, and its bytes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+from coordinator.desk import Desk
+from coordinator.translation import public_set_message
+from wire.consilium.v1 import registry_pb2, registry_pb2_grpc
+
+
+class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
+    """Reads only; publishing is an admin's act."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+
+    async def ListPublicSets(
+        self, request: registry_pb2.ListPublicSetsRequest, context: Any
+    ) -> registry_pb2.ListPublicSetsResponse:
+        """Every public set."""
+        records = await self._desk.in_store(self._desk.store.public_sets.all)
+        return registry_pb2.ListPublicSetsResponse(public_sets=map(public_set_message, records))
+
+    async def GetPublicSet(
+        self, request: registry_pb2.GetPublicSetRequest, context: Any
+    ) -> registry_pb2.GetPublicSetResponse:
+        """One public set."""
+        record = await self._desk.in_store(self._desk.store.public_sets.find, request.reference)
+        return registry_pb2.GetPublicSetResponse(public_set=public_set_message(record))
+
+    async def FetchPublicSet(
+        self, request: registry_pb2.FetchPublicSetRequest, context: Any
+    ) -> AsyncIterator[registry_pb2.FetchPublicSetResponse]:
+        """The content from an offset on, in chunks that carry their own digest."""
+        desk = self._desk
+        record = await desk.in_store(desk.store.public_sets.find, request.digest)
+        for chunk in desk.folder.read_chunks(record.digest, request.offset):
+            yield registry_pb2.FetchPublicSetResponse(
+                offset=chunk.offset, data=chunk.data, chunk_digest=chunk.digest
+            )

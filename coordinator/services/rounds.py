@@ -1,0 +1,168 @@
+"""The silo's side of a federation: watch, heartbeat, vote, fetch the consensus."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import structlog
+
+from coordinator.desk import Desk
+from coordinator.gate import caller
+from coordinator.store.records import TaskRecord
+from coordinator.translation import consensus_header, duration, receipt_message, timestamp
+from wire.ballot import BallotShape, check, digest
+from wire.chunks import chunks
+from wire.consilium.v1 import ballot_pb2, rounds_pb2, rounds_pb2_grpc
+from wire.errors import (
+    BALLOT_DIGEST,
+    BALLOT_TOO_LARGE,
+    MESSAGE_MALFORMED,
+    TASK_CHANGED,
+    Refusal,
+)
+
+log = structlog.get_logger()
+
+
+class RoundsServicer(rounds_pb2_grpc.RoundsServiceServicer):
+    """Called by silos only; the gate has seen to that."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+
+    async def Watch(
+        self, request: rounds_pb2.WatchRequest, context: Any
+    ) -> AsyncIterator[rounds_pb2.WatchResponse]:
+        """Takes the lease, then yields every task state this silo has not seen."""
+        desk, silo = self._desk, caller().name
+        if not request.instance:
+            raise Refusal(MESSAGE_MALFORMED, why="an agent must name its instance")
+        await desk.in_store(
+            desk.store.silos.take_lease,
+            silo,
+            request.instance,
+            request.agent_version[:32],
+            desk.clock(),
+            desk.lease,
+        )
+        # Tells the agent that the lease is its own, even if there is no task to hear of yet.
+        await context.send_initial_metadata(())
+        desk.conductor.ballots.ring()
+        log.info("silo_watching", silo=silo, after_revision=request.after_revision)
+        revision = request.after_revision
+        while True:
+            ticket = desk.conductor.tasks.ticket()
+            for task in await desk.board.notices(silo, revision):
+                revision = task.revision
+                yield rounds_pb2.WatchResponse(task=task)
+            await ticket.wait()
+
+    async def Heartbeat(
+        self, request: rounds_pb2.HeartbeatRequest, context: Any
+    ) -> rounds_pb2.HeartbeatResponse:
+        """Prolongs the lease."""
+        desk = self._desk
+        until = await desk.in_store(
+            desk.store.silos.renew_lease,
+            caller().name,
+            request.instance,
+            int(request.activity),
+            desk.clock(),
+            desk.lease,
+        )
+        desk.metrics.silo_last_seen.labels(caller().name).set(desk.clock().timestamp())
+        return rounds_pb2.HeartbeatResponse(
+            lease_until=timestamp(until), next_after=duration(desk.lease / 3)
+        )
+
+    async def Leave(
+        self, request: rounds_pb2.LeaveRequest, context: Any
+    ) -> rounds_pb2.LeaveResponse:
+        """Ends the lease."""
+        desk = self._desk
+        await desk.in_store(
+            desk.store.silos.release_lease, caller().name, request.instance, desk.clock()
+        )
+        desk.conductor.ballots.ring()
+        return rounds_pb2.LeaveResponse()
+
+    async def CastBallot(
+        self, request_iterator: AsyncIterator[rounds_pb2.CastBallotRequest], context: Any
+    ) -> rounds_pb2.CastBallotResponse:
+        """Checks a ballot bit by bit, stores it, and only then gives the receipt."""
+        desk, silo = self._desk, caller().name
+        header = await _header(request_iterator)
+        task = await desk.board.task(header.task)
+        shape = _expected_shape(task, header)
+        payload = await _payload(request_iterator, shape)
+        check(payload, shape)
+        if digest(payload) != header.digest:
+            raise Refusal(BALLOT_DIGEST)
+        ballot = await desk.in_store(
+            desk.store.ballots.accept,
+            header.task,
+            header.round,
+            silo,
+            header.digest,
+            payload,
+            desk.clock(),
+        )
+        if not ballot.already_held:
+            desk.metrics.ballots.labels(header.task).inc()
+            desk.metrics.ballot_bytes.labels(header.task).inc(len(payload))
+            desk.conductor.ballots.ring()
+        log.info(
+            "ballot_accepted",
+            task=header.task,
+            round=header.round,
+            silo=silo,
+            bytes=len(payload),
+            digest=header.digest,
+            already_held=ballot.already_held,
+        )
+        return rounds_pb2.CastBallotResponse(receipt=receipt_message(ballot))
+
+    async def FetchConsensus(
+        self, request: rounds_pb2.FetchConsensusRequest, context: Any
+    ) -> AsyncIterator[rounds_pb2.FetchConsensusResponse]:
+        """The header, then the bits."""
+        desk = self._desk
+        closed, payload = await desk.in_store(
+            desk.store.tasks.consensus, request.task, request.round
+        )
+        yield rounds_pb2.FetchConsensusResponse(header=consensus_header(request.task, closed))
+        for data in chunks(payload):
+            yield rounds_pb2.FetchConsensusResponse(data=data)
+
+
+async def _header(
+    parts: AsyncIterator[rounds_pb2.CastBallotRequest],
+) -> ballot_pb2.BallotHeader:
+    async for part in parts:
+        if part.HasField("header"):
+            return part.header
+        break
+    raise Refusal(MESSAGE_MALFORMED, why="a ballot begins with its header")
+
+
+def _expected_shape(task: TaskRecord, header: ballot_pb2.BallotHeader) -> BallotShape:
+    """The only shape this task's ballots have; refuses a header that announces another."""
+    if header.task_digest != task.digest:
+        raise Refusal(TASK_CHANGED, task=task.name)
+    shape = task.definition.shape
+    shape.expect_encoding(header.encoding)
+    shape.expect_length(header.size_bytes)
+    return shape
+
+
+async def _payload(parts: AsyncIterator[rounds_pb2.CastBallotRequest], shape: BallotShape) -> bytes:
+    """The bits; stops reading as soon as there are too many."""
+    payload = bytearray()
+    async for part in parts:
+        if not part.HasField("data"):
+            raise Refusal(MESSAGE_MALFORMED, why="only data may follow a ballot's header")
+        payload += part.data
+        if len(payload) > shape.size_bytes:
+            raise Refusal(BALLOT_TOO_LARGE, expected=shape.size_bytes)
+    return bytes(payload)

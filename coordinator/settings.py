@@ -1,0 +1,91 @@
+"""coordinator.yaml and the folder it lies in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from wire.configuration import read_yaml
+from wire.task import Name, Seconds
+
+Port = Annotated[int, Field(ge=1, le=65535)]
+
+
+class CoordinatorSettings(BaseModel):
+    """What an operator may set; `consilium coordinator init` writes it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    consortium: Name
+    """Trust domain of every identity."""
+    hosts: Annotated[tuple[str, ...], Field(min_length=1)]
+    """Names and addresses silos reach the coordinator by; the first goes into join tokens."""
+    listen: str = "0.0.0.0"  # noqa: S104  silos are elsewhere
+    """Address to listen on."""
+    port: Port = 7443
+    """Port of the mutually authenticated services."""
+    enrolment_port: Port = 7444
+    """Port where a join token is redeemed."""
+    metrics_listen: str = "127.0.0.1"
+    """Address of the metrics page; it has no authentication."""
+    metrics_port: Port = 9464
+    """Port of the metrics page."""
+    database: str = ""
+    """SQLAlchemy URL; empty means SQLite beside this file."""
+    lease: Seconds = 30.0
+    """How long a silo counts as connected after its last sign of life."""
+    certificate_lifetime: Seconds = 30 * 86400.0
+    """How long a silo's certificate is valid."""
+
+    @property
+    def address(self) -> str:
+        """Where silos find the services."""
+        return f"{self.hosts[0]}:{self.port}"
+
+    @property
+    def enrolment_address(self) -> str:
+        """Where a join token is redeemed."""
+        return f"{self.hosts[0]}:{self.enrolment_port}"
+
+
+@dataclass(frozen=True)
+class CoordinatorHome:
+    """The coordinator's folder: settings, authority, server certificate, database, public sets."""
+
+    root: Path
+
+    @property
+    def settings_file(self) -> Path:
+        """What the operator edits."""
+        return self.root / "coordinator.yaml"
+
+    @property
+    def authority(self) -> Path:
+        """The consortium's CA; back it up, keep it secret."""
+        return self.root / "authority"
+
+    @property
+    def server(self) -> Path:
+        """The server's own key and certificate."""
+        return self.root / "server"
+
+    @property
+    def admin(self) -> Path:
+        """The first admin's identity."""
+        return self.root / "admin"
+
+    @property
+    def public_sets(self) -> Path:
+        """Content of the public sets, by digest."""
+        return self.root / "public-sets"
+
+    def settings(self) -> CoordinatorSettings:
+        """The settings as they stand on disk."""
+        return read_yaml(self.settings_file, CoordinatorSettings)
+
+    def database_url(self, settings: CoordinatorSettings) -> str:
+        """The configured database, or SQLite in this folder."""
+        return settings.database or f"sqlite:///{self.root / 'coordinator.db'}"

@@ -1,0 +1,127 @@
+"""What the store gives back: immutable values, no rows, no sessions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from coordinator.rounds import ClosedBy, Round
+from wire.task import TaskDefinition, TaskStatus
+
+
+class SiloStatus(StrEnum):
+    """Whether a silo may take part."""
+
+    INVITED = "invited"
+    ACTIVE = "active"
+    REVOKED = "revoked"
+
+
+@dataclass(frozen=True)
+class SiloRecord:
+    """A silo as the coordinator knows it."""
+
+    name: str
+    status: SiloStatus
+    registered_at: datetime
+    certificate_fingerprint: str | None
+    certificate_expires_at: datetime | None
+    lease_instance: str | None
+    lease_until: datetime | None
+    last_seen_at: datetime | None
+    activity: int
+    agent_version: str
+
+    def connected(self, now: datetime) -> bool:
+        """True while its lease runs."""
+        return self.lease_until is not None and now < self.lease_until
+
+
+@dataclass(frozen=True)
+class TokenRecord:
+    """A join token without its secret."""
+
+    id: str
+    silo: str
+    secret_hash: str
+    expires_at: datetime
+
+
+@dataclass(frozen=True)
+class IssuedCertificate:
+    """A certificate the authority has signed."""
+
+    pem: str
+    fingerprint: str
+    expires_at: datetime
+
+
+@dataclass(frozen=True)
+class PublicSetRecord:
+    """A published public set; `schema` is the JSON form of `wire.schema.SetSchema`."""
+
+    name: str
+    version: int
+    digest: str
+    rows: int
+    size_bytes: int
+    schema: dict[str, object]
+    added_at: datetime
+
+
+@dataclass(frozen=True)
+class BallotRecord:
+    """A stored ballot without its bits."""
+
+    task: str
+    round: int
+    silo: str
+    digest: str
+    accepted_at: datetime
+    already_held: bool
+
+
+@dataclass(frozen=True)
+class Consensus:
+    """The labels a closed round published, packed in the index encoding."""
+
+    payload: bytes
+    digest: str
+    changed_rows: int
+    abstained_rows: int
+    ballots: int
+
+
+@dataclass(frozen=True)
+class ClosedRound:
+    """A closed round without its bits."""
+
+    number: int
+    opened_at: datetime
+    closed_at: datetime
+    closed_by: ClosedBy
+    digest: str
+    size_bytes: int
+    changed_rows: int
+    abstained_rows: int
+    ballots: int
+    voted: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class TaskRecord:
+    """A task as it stands."""
+
+    definition: TaskDefinition
+    digest: str
+    status: TaskStatus
+    reason: str
+    revision: int
+    open_round: Round | None
+    latest: ClosedRound | None
+
+    @property
+    def name(self) -> str:
+        """The task's unique name."""
+        return self.definition.name

@@ -1,0 +1,131 @@
+"""The store's records as the wire's messages."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from coordinator.store.records import (
+    BallotRecord,
+    ClosedRound,
+    PublicSetRecord,
+    SiloRecord,
+    SiloStatus,
+    TaskRecord,
+)
+from wire.consilium.v1 import admin_pb2, ballot_pb2, registry_pb2, rounds_pb2, task_pb2
+from wire.schema import SetSchema
+from wire.task import STATUSES, TaskStatus
+
+_SILO_STATUSES = {
+    SiloStatus.INVITED: admin_pb2.SILO_STATUS_INVITED,
+    SiloStatus.ACTIVE: admin_pb2.SILO_STATUS_ACTIVE,
+    SiloStatus.REVOKED: admin_pb2.SILO_STATUS_REVOKED,
+}
+
+
+def timestamp(moment: datetime | None) -> Timestamp | None:
+    """A moment; None stays unset."""
+    if moment is None:
+        return None
+    message = Timestamp()
+    message.FromDatetime(moment)
+    return message
+
+
+def duration(length: timedelta) -> Duration:
+    """A length of time."""
+    message = Duration()
+    message.FromTimedelta(length)
+    return message
+
+
+def silo_message(silo: SiloRecord, now: datetime) -> admin_pb2.Silo:
+    """A silo; whether it is connected follows from its lease at `now`."""
+    return admin_pb2.Silo(
+        name=silo.name,
+        status=_SILO_STATUSES[silo.status],
+        registered_at=timestamp(silo.registered_at),
+        certificate_expires_at=timestamp(silo.certificate_expires_at),
+        last_seen_at=timestamp(silo.last_seen_at),
+        connected=silo.connected(now),
+        activity=rounds_pb2.Activity.ValueType(silo.activity),
+        agent_version=silo.agent_version,
+    )
+
+
+def public_set_message(record: PublicSetRecord) -> registry_pb2.PublicSet:
+    """A public set."""
+    return registry_pb2.PublicSet(
+        digest=record.digest,
+        name=record.name,
+        version=record.version,
+        rows=record.rows,
+        size_bytes=record.size_bytes,
+        schema=SetSchema.model_validate(record.schema).to_proto(),
+        added_at=timestamp(record.added_at),
+    )
+
+
+def consensus_header(task: str, closed: ClosedRound) -> ballot_pb2.ConsensusHeader:
+    """A consensus without its bits."""
+    return ballot_pb2.ConsensusHeader(
+        task=task,
+        round=closed.number,
+        size_bytes=closed.size_bytes,
+        digest=closed.digest,
+        changed_rows=closed.changed_rows,
+        abstained_rows=closed.abstained_rows,
+        ballots=closed.ballots,
+    )
+
+
+def task_message(task: TaskRecord) -> task_pb2.TaskState:
+    """A task as it stands."""
+    message = task_pb2.TaskState(
+        revision=task.revision,
+        definition=task.definition.to_proto(),
+        digest=task.digest,
+        status=STATUSES[task.status],
+        reason=task.reason,
+    )
+    current = task.open_round
+    if current is not None and task.status is TaskStatus.RUNNING:
+        message.open_round.CopyFrom(
+            task_pb2.OpenRound(
+                number=current.number,
+                opened_at=timestamp(current.opened_at),
+                closes_at=timestamp(current.closes_at),
+                expected=sorted(current.expected),
+                voted=sorted(current.voted),
+                extensions=current.extensions,
+            )
+        )
+    if task.latest is not None:
+        message.consensus.CopyFrom(consensus_header(task.name, task.latest))
+    return message
+
+
+def history_message(task: str, closed: ClosedRound) -> admin_pb2.ClosedRound:
+    """A closed round."""
+    return admin_pb2.ClosedRound(
+        consensus=consensus_header(task, closed),
+        opened_at=timestamp(closed.opened_at),
+        closed_at=timestamp(closed.closed_at),
+        closed_by=str(closed.closed_by),
+        voted=closed.voted,
+    )
+
+
+def receipt_message(ballot: BallotRecord) -> ballot_pb2.Receipt:
+    """The proof a silo keeps."""
+    return ballot_pb2.Receipt(
+        task=ballot.task,
+        round=ballot.round,
+        silo=ballot.silo,
+        digest=ballot.digest,
+        accepted_at=timestamp(ballot.accepted_at),
+        already_held=ballot.already_held,
+    )

@@ -1,0 +1,160 @@
+"""The network side of a hospital: follows the coordinator, has the trainer vote, relays ballots.
+
+A connection is disposable: the watch (what is there to do) and the heartbeat (we are alive, even while
+training) are made anew after every cut. The workers, one per task (`silo_agent.voting`), live through it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from dataclasses import dataclass
+
+import structlog
+
+from silo_agent.backoff import Backoff
+from silo_agent.coordinator_link import CoordinatorLink
+from silo_agent.metrics import AgentMetrics
+from silo_agent.traffic import Traffic
+from silo_agent.trainer_link import TrainerLink
+from silo_agent.voting import TaskWorker
+from wire.consilium.v1 import rounds_pb2, trainer_pb2
+from wire.errors import (
+    CERTIFICATE_EXPIRED,
+    CERTIFICATE_SUPERSEDED,
+    NO_IDENTITY,
+    SILO_REVOKED,
+    SILO_RUNNING_ELSEWHERE,
+    SILO_UNKNOWN,
+    TLS_REFUSED,
+    UNREACHABLE,
+    WRONG_ROLE,
+    ConsiliumError,
+    Refusal,
+)
+from wire.public_file import PublicSetFolder
+
+log = structlog.get_logger()
+
+# Trying again cannot help: a person has to act.
+_FATAL = (
+    CERTIFICATE_EXPIRED,
+    CERTIFICATE_SUPERSEDED,
+    NO_IDENTITY,
+    SILO_REVOKED,
+    SILO_UNKNOWN,
+    TLS_REFUSED,
+    UNREACHABLE,
+    WRONG_ROLE,
+)
+
+
+@dataclass(frozen=True)
+class AgentOptions:
+    """How the agent behaves towards the coordinator."""
+
+    lease_patience: float = 60.0
+    """Seconds to wait for another agent's stale lease before giving up."""
+
+
+class Agent:
+    """Runs until cancelled, or until a refusal that only a person can lift."""
+
+    def __init__(
+        self,
+        link: CoordinatorLink,
+        trainer: TrainerLink,
+        public_sets: PublicSetFolder,
+        traffic: Traffic,
+        metrics: AgentMetrics,
+        instance: str,
+        options: AgentOptions | None = None,
+    ) -> None:
+        self._link = link
+        self._trainer = trainer
+        self._public_sets = public_sets
+        self._traffic = traffic
+        self._metrics = metrics
+        self._instance = instance
+        self._options = options or AgentOptions()
+        self._workers: dict[str, TaskWorker] = {}
+        self._revision = 0
+
+    async def run(self) -> None:
+        """Takes part until cancelled; raises the refusal that ends it for good."""
+        described = await self._trainer.wait_ready()
+        isolation = trainer_pb2.Isolation.Name(described.isolation).removeprefix("ISOLATION_")
+        log.info("trainer_found", isolation=isolation.lower(), note=described.isolation_note)
+        try:
+            async with asyncio.TaskGroup() as workers:
+                await self._stay_connected(workers)
+        except* ConsiliumError as failures:
+            raise failures.exceptions[0] from None
+        finally:
+            with suppress(ConsiliumError, TimeoutError):
+                await asyncio.wait_for(self._link.leave(self._instance), 5)
+
+    async def _stay_connected(self, workers: asyncio.TaskGroup) -> None:
+        """One connection after the other, for ever."""
+        backoff, waited, complaint = Backoff(), 0.0, ""
+        while True:
+            opened = asyncio.Event()
+            try:
+                await self._connection(workers, opened)
+            except* ConsiliumError as failures:
+                error = failures.exceptions[0]
+            self._metrics.connected.set(0)
+            assert isinstance(error, ConsiliumError)
+            if opened.is_set():
+                backoff.reset()
+                waited, complaint = 0.0, ""
+            pause = backoff.next()
+            if isinstance(error, Refusal):
+                if error.is_a(*_FATAL):
+                    raise error
+                if error.is_a(SILO_RUNNING_ELSEWHERE):
+                    waited += (pause := min(pause, 2.0))
+                    if waited > self._options.lease_patience:
+                        raise error
+            # The same trouble is told once, not at every attempt.
+            if error.sentence != complaint:
+                log.warning("disconnected", sentence=error.sentence, hint=error.hint)
+                complaint = error.sentence
+            await asyncio.sleep(pause)
+
+    async def _connection(self, workers: asyncio.TaskGroup, opened: asyncio.Event) -> None:
+        """Watches and sends heartbeats until either fails; always raises."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._watch(workers, opened))
+            group.create_task(self._heartbeats(opened))
+
+    async def _watch(self, workers: asyncio.TaskGroup, opened: asyncio.Event) -> None:
+        async for state in self._link.watch(self._instance, self._revision, opened.set):
+            name = state.definition.name
+            if name not in self._workers:
+                self._workers[name] = TaskWorker(
+                    self._link, self._trainer, self._public_sets, self._traffic, self._metrics
+                )
+                workers.create_task(self._workers[name].run())
+            self._workers[name].hear(state)
+            self._revision = max(self._revision, state.revision)
+        raise Refusal(
+            UNREACHABLE,
+            address=self._link.identity.coordinator_address,
+            why="it ended the watch stream",
+        )
+
+    async def _heartbeats(self, opened: asyncio.Event) -> None:
+        await opened.wait()
+        log.info("connected", coordinator=self._link.identity.coordinator_address)
+        self._metrics.connected.set(1)
+        while True:
+            pause = await self._link.heartbeat(self._instance, self._activity())
+            await asyncio.sleep(pause)
+
+    def _activity(self) -> rounds_pb2.Activity.ValueType:
+        activities = {worker.activity for worker in self._workers.values()}
+        for activity in (rounds_pb2.ACTIVITY_TRAINING, rounds_pb2.ACTIVITY_VOTED):
+            if activity in activities:
+                return activity
+        return rounds_pb2.ACTIVITY_IDLE

@@ -1,0 +1,147 @@
+"""Joining: a one-time token becomes this silo's certificate. The private key never leaves the folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+import grpc.aio
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509.oid import NameOID
+
+from wire.channels import enrolment_channel, translated
+from wire.consilium.v1 import enrolment_pb2, enrolment_pb2_grpc
+from wire.errors import (
+    AUTHORITY_MISMATCH,
+    MESSAGE_MALFORMED,
+    TOKEN_EXPIRED,
+    ConfigurationError,
+    Refusal,
+)
+from wire.identity import (
+    Certificate,
+    Identity,
+    IdentityFiles,
+    Role,
+    describe,
+    key_pem,
+    pending_key,
+    signed_by,
+)
+from wire.join_token import JoinToken
+from wire.tls_diagnosis import split_address
+
+_TIMEOUT_SECONDS = 30.0
+
+
+@dataclass(frozen=True)
+class EnrolledIdentity:
+    """What joining gave: the stored files and the certificate in them."""
+
+    files: IdentityFiles
+    certificate: Certificate
+
+
+async def join(
+    token_line: str,
+    folder: Path,
+    clock: Callable[[], datetime],
+    proxy: str | None = None,
+) -> EnrolledIdentity:
+    """Redeems a token and stores the identity in `folder`; may be repeated if it was cut off.
+
+    The key is kept before it is used, so a repetition sends the same request and the coordinator can tell a
+    cut connection from a second taker of the token.
+    """
+    token = JoinToken.parse(token_line)
+    now = clock()
+    if now >= token.expires_at:
+        expired = token.expires_at.strftime("%Y-%m-%d %H:%M UTC")
+        raise Refusal(TOKEN_EXPIRED, name=token.silo, expired=expired)
+    _refuse_other_silo(folder, token)
+    key = pending_key(folder)
+    response = await _enrol(token, _request_pem(key, token), now, proxy)
+    certificate = _checked(response, token, key)
+    files = IdentityFiles(
+        folder=folder,
+        key_pem=key_pem(key),
+        certificate_pem=response.certificate_pem.encode(),
+        authorities_pem=response.authorities_pem.encode(),
+        coordinator_address=response.coordinator_address,
+        consortium=token.consortium,
+        name=token.silo,
+    )
+    files.store()
+    return EnrolledIdentity(files, certificate)
+
+
+def _refuse_other_silo(folder: Path, token: JoinToken) -> None:
+    try:
+        held = IdentityFiles.load(folder)
+    except ConfigurationError:
+        return
+    if (held.consortium, held.name) != (token.consortium, token.silo):
+        raise ConfigurationError(
+            f"{folder} already holds the identity of silo {held.name} of {held.consortium}; "
+            f"the token is for {token.silo} of {token.consortium}.",
+            "Join from an empty folder: a silo's ledger and ballots belong to one name.",
+        )
+
+
+def _request_pem(key: ec.EllipticCurvePrivateKey, token: JoinToken) -> str:
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, token.silo)])
+    request = x509.CertificateSigningRequestBuilder().subject_name(subject)
+    return request.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM).decode()
+
+
+async def _enrol(
+    token: JoinToken, request_pem: str, now: datetime, proxy: str | None
+) -> enrolment_pb2.EnrolResponse:
+    request = enrolment_pb2.EnrolRequest(
+        token_id=token.token_id,
+        token_secret=token.secret,
+        certificate_request_pem=request_pem,
+    )
+    address = token.enrolment_address
+    async with enrolment_channel(address, token.authority_pem, proxy=proxy) as channel:
+        try:
+            stub = enrolment_pb2_grpc.EnrolmentServiceStub(channel)
+            return await stub.Enrol(request, timeout=_TIMEOUT_SECONDS)
+        except grpc.aio.AioRpcError as error:
+            raise await translated(
+                error,
+                address,
+                None,
+                now=now,
+                proxy=proxy,
+                authorities_pem=token.authority_pem,
+                wrong_authority=AUTHORITY_MISMATCH,
+            ) from error
+
+
+def _checked(
+    response: enrolment_pb2.EnrolResponse, token: JoinToken, key: ec.EllipticCurvePrivateKey
+) -> Certificate:
+    """The certificate received, if it is ours, for the token's name and from the pinned authority."""
+    split_address(response.coordinator_address)
+    certificate_pem = response.certificate_pem.encode()
+    authorities_pem = response.authorities_pem.encode()
+    try:
+        issued = x509.load_pem_x509_certificate(certificate_pem)
+        pinned = token.authority in x509.load_pem_x509_certificates(authorities_pem)
+    except ValueError as error:
+        why = "the coordinator's answer holds no certificate"
+        raise Refusal(MESSAGE_MALFORMED, why=why) from error
+    if not pinned or not signed_by(certificate_pem, token.authority_pem):
+        raise Refusal(AUTHORITY_MISMATCH, address=token.enrolment_address)
+    certificate = describe(issued)
+    if certificate.identity != Identity(token.consortium, Role.SILO, token.silo):
+        raise Refusal(MESSAGE_MALFORMED, why="the certificate is for another name than the token")
+    if issued.public_key() != key.public_key():
+        raise Refusal(MESSAGE_MALFORMED, why="the certificate is for another key than ours")
+    return certificate

@@ -1,0 +1,54 @@
+"""A hospital's folder. Network side and private side share nothing in it but `exchange`."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+
+def default_home() -> Path:
+    """$CONSILIUM_SILO_HOME, else ~/.consilium/silo."""
+    return Path(os.environ.get("CONSILIUM_SILO_HOME") or Path.home() / ".consilium" / "silo")
+
+
+@dataclass(frozen=True)
+class SiloHome:
+    """Where everything of one silo lies."""
+
+    root: Path
+
+    @property
+    def settings_file(self) -> Path:
+        """silo.yaml: private data and learner. Read by the private side only."""
+        return self.root / "silo.yaml"
+
+    @property
+    def identity(self) -> Path:
+        """Key and certificate. Network side only."""
+        return self.root / "identity"
+
+    @property
+    def agent(self) -> Path:
+        """The agent's memory: receipts and traffic. Network side only."""
+        return self.root / "agent"
+
+    @property
+    def exchange(self) -> Path:
+        """The only folder both sides see: the trainer's socket and downloaded public sets."""
+        return self.root / "exchange"
+
+    @property
+    def socket(self) -> Path:
+        """The trainer's Unix socket."""
+        return self.exchange / "trainer.sock"
+
+    @property
+    def public_sets(self) -> Path:
+        """Downloaded public sets, by digest."""
+        return self.exchange / "public-sets"
+
+    @property
+    def trainer(self) -> Path:
+        """Ballots and models. Private side only."""
+        return self.root / "trainer"

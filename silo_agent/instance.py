@@ -1,0 +1,39 @@
+"""Which running agent this is: one per folder and machine, so that a silo started twice is noticed."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+import socket
+from pathlib import Path
+
+from wire.errors import ConfigurationError
+from wire.files import write_atomically
+
+
+class InstanceLock:
+    """Held for the life of the process; released by the kernel however it ends."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._file = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self._file)
+            raise ConfigurationError(
+                f"Another agent is already running with {folder.parent}.",
+                "Stop it first, or give this one its own --home.",
+            ) from None
+        self.instance = _identifier(folder / "instance")
+
+
+def _identifier(path: Path) -> str:
+    """The same after a restart on this machine, so that the old lease is simply taken up again.
+
+    The host's name is part of it: a folder copied to another machine is another instance.
+    """
+    if not path.exists():
+        write_atomically(path, secrets.token_hex(16).encode(), 0o600)
+    return f"{path.read_text(encoding='ascii')}@{socket.gethostname()}"[:64]

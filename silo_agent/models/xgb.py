@@ -1,0 +1,42 @@
+"""Gradient-boosted trees from XGBoost, on the GPU when there is one."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping
+from functools import cache, partial
+
+import xgboost
+
+from silo_agent.models.parameters import estimator_parameters
+from silo_agent.models.protocol import Learner, Problem
+from silo_agent.models.seen_labels import SeenLabels
+
+BOOSTER = {"n_estimators": 100, "n_jobs": 1}
+
+
+def xgboost_(given: Mapping[str, object], problem: Problem) -> Learner:
+    """XGBoost's own defaults, on one thread or one GPU."""
+    defaults = {**BOOSTER, "device": "cuda" if cuda_present() else "cpu"}
+    arguments = estimator_parameters(
+        "xgboost", xgboost.XGBClassifier, defaults, given, problem.seed
+    )
+    return SeenLabels(partial(xgboost.XGBClassifier, **arguments), problem.classes)
+
+
+@cache
+def cuda_present() -> bool:
+    """True if this XGBoost was built for CUDA and the driver reports a device."""
+    if not xgboost.build_info().get("USE_CUDA"):
+        return False
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    devices = ctypes.c_int(0)
+    # 0 is CUDA_SUCCESS in both calls.
+    return (
+        driver.cuInit(0) == 0
+        and driver.cuDeviceGetCount(ctypes.byref(devices)) == 0
+        and devices.value > 0
+    )

@@ -1,0 +1,71 @@
+"""Runs the network side: the agent, its metrics page, and in the simple case the trainer beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry, start_http_server
+
+from silo_agent.agent import Agent, AgentOptions
+from silo_agent.coordinator_link import CoordinatorLink
+from silo_agent.home import SiloHome
+from silo_agent.instance import InstanceLock
+from silo_agent.metrics import AgentMetrics
+from silo_agent.supervisor import keep_trainer
+from silo_agent.traffic import Traffic
+from silo_agent.trainer_link import TrainerLink
+from wire.errors import ConsiliumError
+from wire.identity import IdentityFiles
+from wire.public_file import PublicSetFolder
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What `consilium agent run` may be told."""
+
+    with_trainer: bool
+    """Start the trainer too; False where it has a container of its own."""
+    metrics_port: int = 0
+    """Port of the metrics page on loopback; 0 for none."""
+    log_level: str = "info"
+    lease_patience: float = 60.0
+
+
+async def run_agent(home: SiloHome, options: RunOptions) -> None:
+    """Takes part until SIGTERM or SIGINT; nothing started here outlives it."""
+    identity = IdentityFiles.load(home.identity)
+    lock = InstanceLock(home.agent)
+    home.exchange.mkdir(parents=True, exist_ok=True)
+    registry = CollectorRegistry()
+    metrics = AgentMetrics(registry)
+    metrics.certificate_expiry.set(identity.certificate.not_after.timestamp())
+    if options.metrics_port:
+        start_http_server(options.metrics_port, "127.0.0.1", registry=registry)
+    link, trainer = CoordinatorLink(identity), TrainerLink(home.socket)
+    agent = Agent(
+        link,
+        trainer,
+        PublicSetFolder(home.public_sets),
+        Traffic(home.agent / "traffic.jsonl"),
+        metrics,
+        lock.instance,
+        AgentOptions(lease_patience=options.lease_patience),
+    )
+    running = asyncio.current_task()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, running.cancel if running else loop.stop)
+    try:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(agent.run())
+            if options.with_trainer:
+                group.create_task(keep_trainer(home.root, trainer, options.log_level))
+    except* ConsiliumError as failures:
+        raise failures.exceptions[0] from None
+    finally:
+        with contextlib.suppress(asyncio.CancelledError):
+            await trainer.close()
+            await link.close()

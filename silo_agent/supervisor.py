@@ -1,0 +1,69 @@
+"""Starts the trainer as a process of its own beside the agent, and starts it again if it dies."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from asyncio.subprocess import Process
+from pathlib import Path
+
+import structlog
+
+from silo_agent.backoff import Backoff
+from silo_agent.trainer_link import TrainerLink
+from wire.errors import ConfigurationError, Refusal
+
+log = structlog.get_logger()
+
+_STOP_SECONDS = 10.0
+
+
+async def keep_trainer(home: Path, link: TrainerLink, log_level: str) -> None:
+    """Runs the trainer until cancelled; raises if it cannot even start."""
+    backoff, was_ready = Backoff(first=0.5), False
+    while True:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "silo_agent.trainer",
+            "--home",
+            str(home),
+            "--log-level",
+            log_level,
+            "--follow-parent",
+        )
+        try:
+            was_ready = await _became_ready(process, link) or was_ready
+            code = await process.wait()
+        finally:
+            await _stop(process)
+        if not was_ready:
+            raise ConfigurationError(
+                f"The trainer ended with status {code} before it was ready.",
+                "Its message stands above; correct silo.yaml and start again.",
+            )
+        pause = backoff.next()
+        log.error("trainer_died", status=code, restart_seconds=round(pause, 1))
+        await asyncio.sleep(pause)
+
+
+async def _became_ready(process: Process, link: TrainerLink) -> bool:
+    """True once the trainer answers; False if it ended before."""
+    while process.returncode is None:
+        try:
+            await link.describe()
+            return True
+        except Refusal:
+            await asyncio.sleep(0.05)
+    return False
+
+
+async def _stop(process: Process) -> None:
+    if process.returncode is not None:
+        return
+    process.terminate()
+    try:
+        await asyncio.wait_for(process.wait(), _STOP_SECONDS)
+    except TimeoutError:
+        process.kill()
+        await process.wait()

@@ -1,0 +1,1 @@
+"""The private side: data, training and votes, reached over a Unix socket only."""

@@ -1,0 +1,190 @@
+"""The trainer's socket: a handful of calls from the same hospital's agent, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import signal
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import grpc
+import structlog
+from pydantic import ValidationError
+
+from silo_agent.home import SiloHome
+from silo_agent.trainer.isolation import Isolation
+from silo_agent.trainer.session import Session, open_session
+from silo_agent.trainer.settings import SiloSettings, read_settings
+from wire import __version__
+from wire.chunks import SOCKET_MESSAGE_BYTES
+from wire.configuration import explain
+from wire.consilium.v1 import trainer_pb2, trainer_pb2_grpc
+from wire.errors import (
+    CONTENT_CORRUPT,
+    NOT_PREPARED,
+    TASK_INVALID,
+    TRAINING_FAILED,
+    ConsiliumError,
+    Refusal,
+)
+from wire.files import digest_of
+from wire.public_file import PublicSetFolder
+from wire.schema import SetSchema
+from wire.task import TaskDefinition
+
+log = structlog.get_logger()
+
+Request = TypeVar("Request")
+Response = TypeVar("Response")
+
+
+def _answering(
+    call: Callable[[Any, Request, Any], Awaitable[Response]],
+) -> Callable[[Any, Request, Any], Awaitable[Response]]:
+    """Turns a refusal into a gRPC status; anything unexpected stays in the trainer's own log."""
+
+    @functools.wraps(call)
+    async def answer(self: Any, request: Request, context: Any) -> Response:
+        try:
+            return await call(self, request, context)
+        except Refusal as refusal:
+            failure = refusal
+        except ConsiliumError as error:
+            log.error("refused", code=error.code, sentence=error.sentence, hint=error.hint)
+            failure = Refusal(TASK_INVALID, why=error.sentence.rstrip("."))
+        except Exception as error:
+            # An exception's text may quote private values: only its type leaves this process.
+            log.exception("training_failed")
+            number = getattr(request, "round", 0)
+            failure = Refusal(TRAINING_FAILED, round=number, kind=type(error).__name__)
+        await context.abort(failure.status, failure.sentence, failure.metadata())
+        raise AssertionError("abort returns never")
+
+    return answer
+
+
+class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
+    """The private side. One training at a time; calls are answered while it runs."""
+
+    def __init__(self, home: SiloHome, settings: SiloSettings, isolation: Isolation) -> None:
+        self._home = home
+        self._settings = settings
+        self._isolation = isolation
+        self._public_sets = PublicSetFolder(home.public_sets)
+        self._sessions: dict[str, Session] = {}
+        self._training = asyncio.Lock()
+
+    @_answering
+    async def Describe(
+        self, request: trainer_pb2.DescribeRequest, context: Any
+    ) -> trainer_pb2.DescribeResponse:
+        """Who is there."""
+        return trainer_pb2.DescribeResponse(
+            version=__version__,
+            isolation=self._isolation.to_proto(),
+            isolation_note=self._isolation.note,
+        )
+
+    @_answering
+    async def Prepare(
+        self, request: trainer_pb2.PrepareRequest, context: Any
+    ) -> trainer_pb2.PrepareResponse:
+        """Checks the private data against the task; trusts neither the definition nor the file."""
+        try:
+            definition = TaskDefinition.from_proto(request.definition)
+        except ValidationError as error:
+            raise Refusal(TASK_INVALID, why=explain(error, TaskDefinition)) from None
+        if definition.digest in self._sessions:
+            return trainer_pb2.PrepareResponse(task_digest=definition.digest)
+        async with self._training:
+            session, sentences = await asyncio.to_thread(
+                self._open, definition, SetSchema.from_proto(request.public_set.schema)
+            )
+        if session is None:
+            return trainer_pb2.PrepareResponse(task_digest=definition.digest, problems=sentences)
+        self._sessions[definition.digest] = session
+        return trainer_pb2.PrepareResponse(task_digest=definition.digest)
+
+    @_answering
+    async def Vote(
+        self, request: trainer_pb2.VoteRequest, context: Any
+    ) -> trainer_pb2.VoteResponse:
+        """Trains, votes, keeps the ballot, hands it out."""
+        session = self._session(request.task_digest)
+        async with self._training:
+            ballot = await asyncio.to_thread(session.vote, request.round, _labels(request))
+        return trainer_pb2.VoteResponse(encoding=session.shape.encoding.to_proto(), data=ballot)
+
+    @_answering
+    async def Finish(
+        self, request: trainer_pb2.FinishRequest, context: Any
+    ) -> trainer_pb2.FinishResponse:
+        """Trains the final model and keeps it."""
+        session = self._session(request.task_digest)
+        async with self._training:
+            await asyncio.to_thread(session.finish, request.consensus.round, _labels(request))
+        log.info("model_kept", task=session.definition.name)
+        return trainer_pb2.FinishResponse()
+
+    def _open(
+        self, definition: TaskDefinition, schema: SetSchema
+    ) -> tuple[Session | None, list[str]]:
+        path = self._public_sets.path(definition.public_set)
+        if not path.exists() or digest_of(path) != definition.public_set:
+            raise Refusal(CONTENT_CORRUPT, what="the public set", digest=definition.public_set)
+        session, misfits = open_session(
+            definition,
+            schema,
+            path,
+            self._settings,
+            self._home.settings_file.parent,
+            self._home.trainer / "tasks",
+        )
+        for misfit in misfits:
+            log.warning(
+                "private_data",
+                task=definition.name,
+                fatal=misfit.fatal,
+                sentence=misfit.sentence,
+                detail=misfit.private_detail,
+            )
+        return session, [misfit.sentence for misfit in misfits if misfit.fatal]
+
+    def _session(self, digest: str) -> Session:
+        session = self._sessions.get(digest)
+        if session is None:
+            raise Refusal(NOT_PREPARED, task=digest[:12])
+        return session
+
+
+async def serve(home: SiloHome, isolation: Isolation) -> None:
+    """Serves on the home's socket until SIGTERM or SIGINT; a training under way is finished first."""
+    settings = read_settings(home.settings_file)
+    home.exchange.mkdir(parents=True, exist_ok=True)
+    home.socket.unlink(missing_ok=True)
+    server = grpc.aio.server(
+        options=[
+            ("grpc.max_receive_message_length", SOCKET_MESSAGE_BYTES),
+            ("grpc.max_send_message_length", SOCKET_MESSAGE_BYTES),
+        ]
+    )
+    trainer_pb2_grpc.add_TrainerServiceServicer_to_server(
+        TrainerServicer(home, settings, isolation), server
+    )
+    server.add_insecure_port(f"unix:{home.socket}")
+    await server.start()
+    home.socket.chmod(0o600)
+    log.info("trainer_ready", isolation=str(isolation.mode), note=isolation.note)
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    await stop.wait()
+    await server.stop(grace=timedelta(seconds=5).total_seconds())
+    home.socket.unlink(missing_ok=True)
+
+
+def _labels(request: trainer_pb2.VoteRequest | trainer_pb2.FinishRequest) -> bytes | None:
+    return request.consensus.data if request.HasField("consensus") else None

@@ -1,0 +1,88 @@
+"""What the private side keeps of one task: its definition, every ballot cast, the learner's state."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import joblib
+
+from wire.errors import ConfigurationError
+from wire.files import write_atomically
+from wire.task import TaskDefinition
+
+
+class TaskFolder:
+    """A folder named by the task's digest. Every file in it is whole or not there."""
+
+    def __init__(self, root: Path, digest: str) -> None:
+        self._folder = root / digest
+
+    def keep_definition(self, definition: TaskDefinition) -> None:
+        """Remembers which task this is."""
+        path = self._folder / "definition.json"
+        if not path.exists():
+            write_atomically(path, definition.canonical().encode())
+
+    def ballot(self, number: int) -> bytes | None:
+        """The ballot of a round, if it was cast before."""
+        path = self._ballot_path(number)
+        return path.read_bytes() if path.exists() else None
+
+    def keep_ballot(self, number: int, ballot: bytes) -> None:
+        """Keeps a ballot before it is handed out: asked again, the trainer gives this very one."""
+        write_atomically(self._ballot_path(number), ballot)
+
+    def learner(self, number: int) -> Any | None:
+        """The learner as it was after round `number`."""
+        path = self._learner_path(number)
+        return joblib.load(path) if path.exists() else None
+
+    def latest_learner(self, before: int) -> Any | None:
+        """The learner as it was after the last round before `before`, if there was one."""
+        known = sorted(self._folder.glob("learner-*.joblib"))
+        earlier = [path for path in known if path < self._learner_path(before)]
+        return joblib.load(earlier[-1]) if earlier else None
+
+    def keep_learner(self, number: int, learner: Any) -> None:
+        """Keeps the learner's state after a round, and only the one before it besides."""
+        write_atomically(self._learner_path(number), _dump(learner))
+        for path in sorted(self._folder.glob("learner-*.joblib"))[:-2]:
+            path.unlink()
+
+    def keep_model(self, model: Any) -> None:
+        """Keeps the final model. It stays at home."""
+        write_atomically(self._folder / "model.joblib", _dump(model))
+
+    def model_path(self) -> Path | None:
+        """Where the final model is, once the task has finished."""
+        path = self._folder / "model.joblib"
+        return path if path.exists() else None
+
+    def _ballot_path(self, number: int) -> Path:
+        return self._folder / f"ballot-{number:06d}.bin"
+
+    def _learner_path(self, number: int) -> Path:
+        return self._folder / f"learner-{number:06d}.joblib"
+
+
+def find_task(root: Path, name: str) -> TaskFolder:
+    """The folder of the task called `name`, the newest if several definitions had that name."""
+    found: list[tuple[float, str]] = []
+    for path in root.glob("*/definition.json"):
+        definition = TaskDefinition.model_validate_json(path.read_text(encoding="utf-8"))
+        if definition.name == name:
+            found.append((path.stat().st_mtime, path.parent.name))
+    if not found:
+        raise ConfigurationError(
+            f"This silo has never taken part in a task called {name}.",
+            "See what it has voted on with `consilium agent traffic`.",
+        )
+    return TaskFolder(root, max(found)[1])
+
+
+def _dump(value: Any) -> bytes:
+    buffer = io.BytesIO()
+    joblib.dump(value, buffer, compress=3)
+    return buffer.getvalue()

@@ -1,0 +1,77 @@
+"""The agent's calls to the trainer of the same hospital, over its Unix socket."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import grpc
+
+from silo_agent.backoff import Backoff
+from wire.channels import unix_channel
+from wire.consilium.v1 import registry_pb2, task_pb2, trainer_pb2, trainer_pb2_grpc
+from wire.errors import UNREACHABLE, Refusal, from_rpc
+
+
+class TrainerLink:
+    """One channel to the trainer. It may die and come back; every call can be repeated."""
+
+    def __init__(self, socket: Path) -> None:
+        self._socket = socket
+        self._channel = unix_channel(socket)
+        self._stub = trainer_pb2_grpc.TrainerServiceStub(self._channel)
+
+    async def close(self) -> None:
+        """Closes the channel."""
+        await self._channel.close()
+
+    async def describe(self) -> trainer_pb2.DescribeResponse:
+        """Who is there."""
+        async with self._translating():
+            return await self._stub.Describe(trainer_pb2.DescribeRequest(), timeout=10)
+
+    async def wait_ready(self) -> trainer_pb2.DescribeResponse:
+        """Waits for the trainer as long as it takes."""
+        backoff = Backoff(first=0.05, longest=2.0)
+        while True:
+            try:
+                return await self.describe()
+            except Refusal:
+                await asyncio.sleep(backoff.next())
+
+    async def prepare(
+        self, definition: task_pb2.TaskDefinition, public: registry_pb2.PublicSet
+    ) -> list[str]:
+        """What keeps the private data from fitting the task; empty when all is well."""
+        request = trainer_pb2.PrepareRequest(definition=definition, public_set=public)
+        async with self._translating():
+            return list((await self._stub.Prepare(request)).problems)
+
+    async def vote(
+        self, digest: str, number: int, consensus: trainer_pb2.ConsensusLabels | None
+    ) -> trainer_pb2.VoteResponse:
+        """The ballot of a round; takes as long as training does."""
+        request = trainer_pb2.VoteRequest(task_digest=digest, round=number, consensus=consensus)
+        async with self._translating():
+            return await self._stub.Vote(request)
+
+    async def finish(self, digest: str, consensus: trainer_pb2.ConsensusLabels | None) -> None:
+        """Has the final model trained and kept."""
+        async with self._translating():
+            await self._stub.Finish(
+                trainer_pb2.FinishRequest(task_digest=digest, consensus=consensus)
+            )
+
+    @asynccontextmanager
+    async def _translating(self) -> AsyncIterator[None]:
+        try:
+            yield
+        except grpc.aio.AioRpcError as error:
+            refusal = from_rpc(error)
+            if refusal is None:
+                refusal = Refusal(
+                    UNREACHABLE, address=self._socket, why="the trainer does not answer"
+                )
+            raise refusal from error

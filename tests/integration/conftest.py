@@ -1,0 +1,30 @@
+"""Fixtures of the integration tests."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from loopback import Consortium
+
+from coordinator.authority import Authority
+
+
+@pytest.fixture
+def now() -> datetime:
+    """gRPC reads the machine's clock, so certificates must hold today."""
+    return datetime.now(UTC).replace(microsecond=0)
+
+
+@pytest.fixture
+def consortium(tmp_path: Path, now: datetime) -> Consortium:
+    """The consortium everyone in a test belongs to."""
+    return Consortium(tmp_path, Authority.create(tmp_path / "ours", "rhine-clinics", now), now)
+
+
+@pytest.fixture
+def stranger(tmp_path: Path, now: datetime) -> Consortium:
+    """Another consortium under the same name: only its key differs."""
+    folder = tmp_path / "theirs"
+    return Consortium(folder, Authority.create(folder, "rhine-clinics", now), now)

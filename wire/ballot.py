@@ -1,0 +1,253 @@
+"""The ballot codec: hard labels on a public set, packed into bit planes.
+
+A plane holds one bit per row: row 0 is the most significant bit of byte 0, and the bits behind the
+last row are zero. `ONE_HOT` has one plane per class; `INDEX` has the bits of the class index, most
+significant plane first, with the code C for an abstention. docs/wire-format.md has an example.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from wire.consilium.v1 import ballot_pb2
+from wire.errors import (
+    BALLOT_ENCODING,
+    BALLOT_LABEL,
+    BALLOT_LENGTH,
+    BALLOT_PADDING,
+    Refusal,
+)
+
+ABSTAIN: Final = -1
+
+Labels: TypeAlias = npt.NDArray[np.int32]
+Packed: TypeAlias = bytes | memoryview
+"""Packed bits; a memoryview spares the copy where they are part of something larger."""
+Planes: TypeAlias = npt.NDArray[np.uint8]
+
+
+class Encoding(StrEnum):
+    """How labels become bits."""
+
+    ONE_HOT = "one_hot"
+    INDEX = "index"
+
+    @classmethod
+    def from_proto(cls, value: int) -> Encoding:
+        """The encoding of a protocol value; BALLOT_ENCODING if there is none."""
+        for encoding, known in _PROTO.items():
+            if known == value:
+                return encoding
+        raise Refusal(BALLOT_ENCODING, actual=value, expected=" or ".join(cls))
+
+    def to_proto(self) -> ballot_pb2.Encoding.ValueType:
+        """The protocol's value."""
+        return _PROTO[self]
+
+
+_PROTO = {
+    Encoding.ONE_HOT: ballot_pb2.ENCODING_ONE_HOT,
+    Encoding.INDEX: ballot_pb2.ENCODING_INDEX,
+}
+
+
+@dataclass(frozen=True)
+class BallotShape:
+    """What decides a ballot's length: rows of the public set, classes, encoding."""
+
+    rows: int
+    classes: int
+    encoding: Encoding
+
+    def __post_init__(self) -> None:
+        if self.rows < 1 or self.classes < 1:
+            raise ValueError(f"a ballot needs rows and classes, not {self.rows} and {self.classes}")
+
+    def as_index(self) -> BallotShape:
+        """The same rows and classes as INDEX: the shape of a published consensus."""
+        return BallotShape(self.rows, self.classes, Encoding.INDEX)
+
+    @property
+    def planes(self) -> int:
+        """Number of planes: C, or ceil(log2(C + 1))."""
+        if self.encoding is Encoding.ONE_HOT:
+            return self.classes
+        return self.classes.bit_length()
+
+    @property
+    def plane_bytes(self) -> int:
+        """Length of one plane in bytes."""
+        return (self.rows + 7) // 8
+
+    @property
+    def size_bytes(self) -> int:
+        """Length of a packed ballot in bytes."""
+        return self.planes * self.plane_bytes
+
+    def expect_encoding(self, encoding: int) -> None:
+        """Refuses (BALLOT_ENCODING) a header whose protocol encoding is not this shape's."""
+        if Encoding.from_proto(encoding) is not self.encoding:
+            actual = Encoding.from_proto(encoding)
+            raise Refusal(BALLOT_ENCODING, actual=actual, expected=self.encoding)
+
+    def expect_length(self, length: int) -> None:
+        """Refuses (BALLOT_LENGTH) any length in bytes but this shape's."""
+        if length != self.size_bytes:
+            raise Refusal(
+                BALLOT_LENGTH,
+                actual=length,
+                rows=self.rows,
+                classes=self.classes,
+                encoding=self.encoding,
+                expected=self.size_bytes,
+            )
+
+
+def pack(labels: npt.ArrayLike, shape: BallotShape) -> bytes:
+    """Packs (rows,) integers in [-1, classes), -1 abstaining; BALLOT_LABEL for any other value."""
+    given = np.asarray(labels)
+    if given.shape != (shape.rows,) or given.dtype.kind not in "iu":
+        raise ValueError(
+            f"labels must be {shape.rows} integers, not {given.dtype} of shape {given.shape}"
+        )
+    if given.min() < ABSTAIN or given.max() >= shape.classes:
+        raise Refusal(BALLOT_LABEL, classes=shape.classes)
+    codes = given.astype(np.min_scalar_type(shape.classes))
+    codes[given == ABSTAIN] = shape.classes
+    packed = np.empty((shape.planes, shape.plane_bytes), dtype=np.uint8)
+    for position in range(shape.planes):
+        if shape.encoding is Encoding.ONE_HOT:
+            packed[position] = np.packbits(codes == position)
+        else:
+            weight = shape.planes - 1 - position
+            packed[position] = np.packbits(codes & codes.dtype.type(1 << weight))
+    return packed.tobytes()
+
+
+def pack_one_hot(ones: npt.NDArray[np.bool_], shape: BallotShape) -> bytes:
+    """Packs any (rows, classes) pattern of ones, as noise produces; `shape` must be ONE_HOT."""
+    if shape.encoding is not Encoding.ONE_HOT:
+        raise ValueError("only a one-hot ballot can hold an arbitrary pattern of ones")
+    if ones.shape != (shape.rows, shape.classes) or ones.dtype != np.bool_:
+        raise ValueError(
+            f"ones must be bool of shape {(shape.rows, shape.classes)}, "
+            f"not {ones.dtype} of shape {ones.shape}"
+        )
+    return np.packbits(np.ascontiguousarray(ones.T), axis=1).tobytes()
+
+
+def unpack(data: Packed, shape: BallotShape) -> Labels:
+    """The (rows,) labels of a ballot, -1 abstaining; refuses what `check` refuses.
+
+    A one-hot ballot with several ones in a row has no label there: that is a ValueError, read it
+    with `unpack_one_hot`.
+    """
+    check(data, shape)
+    planes = _planes(data, shape)
+    if shape.encoding is Encoding.ONE_HOT:
+        planes = _index_planes(planes, shape)
+    codes = np.zeros(shape.rows, dtype=np.min_scalar_type(shape.classes))
+    for plane in planes:
+        np.add(codes, codes, out=codes)
+        np.bitwise_or(codes, np.unpackbits(plane, count=shape.rows), out=codes)
+    labels = codes.astype(np.int32)
+    labels[codes == shape.classes] = ABSTAIN
+    return labels
+
+
+def unpack_one_hot(data: Packed, shape: BallotShape) -> npt.NDArray[np.bool_]:
+    """The (rows, classes) pattern of ones of either encoding; refuses what `check` refuses."""
+    check(data, shape)
+    bits = np.unpackbits(class_planes(data, shape), axis=1, count=shape.rows)
+    return bits.view(np.bool_).T
+
+
+def check(data: Packed, shape: BallotShape) -> None:
+    """Refuses bits that are no ballot of this shape, looking at whole bytes only.
+
+    BALLOT_LENGTH: too short or too long. BALLOT_PADDING: ones behind the last row. BALLOT_LABEL: an
+    index above C, which only INDEX can name.
+    """
+    planes = _planes(data, shape)
+    if np.any(planes[:, -1] & ~_last_byte(shape)):
+        raise Refusal(BALLOT_PADDING)
+    if shape.encoding is Encoding.INDEX and _names_code_above(planes, shape.classes):
+        raise Refusal(BALLOT_LABEL, classes=shape.classes)
+
+
+def class_planes(data: Packed, shape: BallotShape) -> Planes:
+    """One plane per class: (classes, plane_bytes); a read-only view of a ONE_HOT ballot.
+
+    Of an INDEX ballot they are computed; their padding is zero, codes above C are no vote.
+    """
+    planes = _planes(data, shape)
+    if shape.encoding is Encoding.ONE_HOT:
+        return planes
+    # Each plane splits every set of rows so far in two; sets beyond the last class are not made.
+    sets = np.full((1, shape.plane_bytes), 0xFF, dtype=np.uint8)
+    sets[0, -1] = _last_byte(shape)
+    for position, plane in enumerate(planes):
+        remaining = shape.planes - 1 - position
+        wanted = ((shape.classes - 1) >> remaining) + 1
+        split = np.empty((wanted, shape.plane_bytes), dtype=np.uint8)
+        np.bitwise_and(sets, ~plane, out=split[0::2])
+        np.bitwise_and(sets[: wanted // 2], plane, out=split[1::2])
+        sets = split
+    return sets
+
+
+def digest(data: Packed) -> str:
+    """Lower-case hexadecimal SHA-256 of packed bits."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def _planes(data: Packed, shape: BallotShape) -> Planes:
+    """A read-only (planes, plane_bytes) view; BALLOT_LENGTH if the data are not that long."""
+    shape.expect_length(len(data))
+    return np.frombuffer(data, dtype=np.uint8).reshape(shape.planes, shape.plane_bytes)
+
+
+def _last_byte(shape: BallotShape) -> np.uint8:
+    """The bits of a plane's last byte that belong to rows."""
+    return np.uint8(0xFF << (-shape.rows % 8) & 0xFF)
+
+
+def _names_code_above(planes: Planes, limit: int) -> bool:
+    """True if the index of any row, padding included, is larger than `limit`."""
+    if limit == (1 << len(planes)) - 1:
+        return False
+    equal = np.full(planes.shape[1], 0xFF, dtype=np.uint8)
+    above = np.zeros(planes.shape[1], dtype=np.uint8)
+    for position, plane in enumerate(planes):
+        if limit >> (len(planes) - 1 - position) & 1:
+            equal &= plane
+        else:
+            above |= equal & plane
+            equal &= ~plane
+    return bool(above.any())
+
+
+def _index_planes(planes: Planes, shape: BallotShape) -> Planes:
+    """The INDEX planes of one-hot `planes`; ValueError if a row has several ones."""
+    index = np.zeros((shape.as_index().planes, shape.plane_bytes), dtype=np.uint8)
+    voted = np.zeros(shape.plane_bytes, dtype=np.uint8)
+    for code, plane in enumerate(planes):
+        if np.any(voted & plane):
+            raise ValueError("the ballot has rows with several ones; read it with unpack_one_hot")
+        voted |= plane
+        _add_code(index, plane, code)
+    _add_code(index, ~voted, shape.classes)
+    return index
+
+
+def _add_code(index: Planes, rows: Planes, code: int) -> None:
+    """Writes `code` into the index planes of the given rows, which must be blank so far."""
+    for position in range(len(index)):
+        if code >> (len(index) - 1 - position) & 1:
+            index[position] |= rows

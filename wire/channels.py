@@ -1,0 +1,192 @@
+"""Ways out: the gRPC channels a silo or an admin opens, the server's matching options, and what failures mean."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import grpc
+import grpc.aio
+
+from wire.errors import SERVER_UNTRUSTED, UNREACHABLE, ConsiliumError, Fault, Refusal, from_rpc
+from wire.identity import IdentityFiles
+from wire.tls_diagnosis import diagnose
+
+# Chunks are at most 1 MiB; a list of tasks or silos may be somewhat larger.
+MAX_MESSAGE_BYTES = 4 << 20
+
+Options = list[tuple[str, str | int]]
+
+# Calls whose repetition changes nothing: reads, and writes keyed by a digest. `Watch` is missing because the
+# agent itself resumes it with its cursor; registering and enrolling hand out something new each time.
+IDEMPOTENT_METHODS: dict[str, tuple[str, ...]] = {
+    "consilium.v1.RoundsService": ("Heartbeat", "CastBallot", "FetchConsensus"),
+    "consilium.v1.RegistryService": ("ListPublicSets", "GetPublicSet", "FetchPublicSet"),
+    "consilium.v1.AdminService": (
+        "ListSilos",
+        "GetSilo",
+        "RevokeSilo",
+        "PublishPublicSet",
+        "CreateTask",
+        "ListTasks",
+        "GetTask",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class KeepAlive:
+    """How a connection without traffic is kept, and how soon a dead one is noticed."""
+
+    interval_seconds: int = 60
+    """Pause between pings; the server tolerates pings 30 s apart and answers faster ones with an error."""
+    timeout_seconds: int = 20
+    """How long a ping may stay unanswered before the connection counts as dead."""
+
+
+@dataclass(frozen=True)
+class RetryPolicy:
+    """How idempotent calls are repeated while the coordinator is unavailable."""
+
+    attempts: int = 4
+    """Tries in all; gRPC allows 2 to 5."""
+    first_pause_seconds: float = 0.2
+    """Upper bound of the random pause before the second try; doubles with each try."""
+    longest_pause_seconds: float = 5.0
+    """No pause is longer."""
+
+    def service_config(self) -> str:
+        """gRPC's service configuration (JSON)."""
+        policy = {
+            "maxAttempts": self.attempts,
+            "initialBackoff": f"{self.first_pause_seconds}s",
+            "maxBackoff": f"{self.longest_pause_seconds}s",
+            "backoffMultiplier": 2,
+            "retryableStatusCodes": ["UNAVAILABLE"],
+        }
+        names = [
+            {"service": service, "method": method}
+            for service, methods in IDEMPOTENT_METHODS.items()
+            for method in methods
+        ]
+        return json.dumps({"methodConfig": [{"name": names, "retryPolicy": policy}]})
+
+
+def secure_channel(
+    address: str,
+    files: IdentityFiles,
+    *,
+    keepalive: KeepAlive | None = None,
+    retries: RetryPolicy | None = None,
+    proxy: str | None = None,
+) -> grpc.aio.Channel:
+    """A channel to the coordinator in which both ends show certificates. `proxy` is an http:// URL."""
+    credentials = grpc.ssl_channel_credentials(
+        root_certificates=files.authorities_pem,
+        private_key=files.key_pem,
+        certificate_chain=files.certificate_pem,
+    )
+    options = [
+        *_client_options(keepalive or KeepAlive(), proxy),
+        ("grpc.service_config", (retries or RetryPolicy()).service_config()),
+        ("grpc.enable_retries", 1),
+    ]
+    return grpc.aio.secure_channel(
+        address, credentials, options, compression=grpc.Compression.NoCompression
+    )
+
+
+def enrolment_channel(
+    address: str, authorities_pem: bytes, *, proxy: str | None = None
+) -> grpc.aio.Channel:
+    """A channel to the enrolment port: only the server shows a certificate, of these authorities."""
+    credentials = grpc.ssl_channel_credentials(root_certificates=authorities_pem)
+    return grpc.aio.secure_channel(address, credentials, _client_options(KeepAlive(), proxy))
+
+
+def unix_channel(path: Path) -> grpc.aio.Channel:
+    """A channel to the trainer's socket; who may connect is decided by the file's permissions."""
+    return grpc.aio.insecure_channel(
+        f"unix:{path.absolute()}", [("grpc.enable_http_proxy", 0), *_message_sizes()]
+    )
+
+
+def server_options() -> Options:
+    """Options of the coordinator's servers: tolerate our clients' keepalive, bound message sizes."""
+    return [
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.min_ping_interval_without_data_ms", 30_000),
+        ("grpc.http2.max_pings_without_data", 0),
+        # Two servers on one port would share callers at random; the second must fail to start.
+        ("grpc.so_reuseport", 0),
+        *_message_sizes(),
+    ]
+
+
+async def translated(
+    error: grpc.aio.AioRpcError,
+    address: str,
+    files: IdentityFiles | None,
+    *,
+    now: datetime | None = None,
+    proxy: str | None = None,
+    authorities_pem: bytes | None = None,
+    wrong_authority: Fault = SERVER_UNTRUSTED,
+) -> ConsiliumError:
+    """What a failed call means to a person: the peer's refusal, or why the connection failed.
+
+    The arguments are those of `diagnose`, which is asked when the peer gave no reason.
+    """
+    refusal = from_rpc(error)
+    if refusal is not None:
+        return refusal
+    code = error.code()
+    if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+        found = await asyncio.to_thread(
+            diagnose,
+            address,
+            files,
+            now=now or datetime.now(UTC),
+            proxy=proxy,
+            authorities_pem=authorities_pem,
+            wrong_authority=wrong_authority,
+        )
+        if found is not None:
+            return found
+    return Refusal(
+        UNREACHABLE, address=address, why=_WHY.get(code, f"the call ended as {code.name}")
+    )
+
+
+_WHY = {
+    grpc.StatusCode.UNAVAILABLE: "the connection was lost, though a new one now succeeds; try again",
+    grpc.StatusCode.DEADLINE_EXCEEDED: "it accepts connections but did not answer in time",
+    grpc.StatusCode.UNIMPLEMENTED: "it does not offer this call; it may run another version",
+    grpc.StatusCode.RESOURCE_EXHAUSTED: "a message was larger than it accepts",
+    grpc.StatusCode.CANCELLED: "the call was cut off",
+}
+
+
+def _client_options(keepalive: KeepAlive, proxy: str | None) -> Options:
+    return [
+        ("grpc.keepalive_time_ms", keepalive.interval_seconds * 1000),
+        ("grpc.keepalive_timeout_ms", keepalive.timeout_seconds * 1000),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.max_pings_without_data", 0),
+        # gRPC's own default lets a silo wait two minutes after the coordinator is back.
+        ("grpc.initial_reconnect_backoff_ms", 500),
+        ("grpc.max_reconnect_backoff_ms", 15_000),
+        # Only a proxy that was asked for: an http_proxy left in the environment must not decide.
+        ("grpc.http_proxy", proxy) if proxy else ("grpc.enable_http_proxy", 0),
+        *_message_sizes(),
+    ]
+
+
+def _message_sizes() -> Options:
+    return [
+        ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+        ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ]

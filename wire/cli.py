@@ -1,0 +1,89 @@
+"""The `consilium` command: gathers the commands each room brings along and reports every error alike."""
+
+from __future__ import annotations
+
+import sys
+from importlib.metadata import EntryPoint, entry_points
+
+import typer
+
+from wire import __version__
+from wire.errors import ConfigurationError, ConsiliumError
+from wire.terminal import print_error
+
+GROUP = "consilium.commands"
+
+
+def application(arguments: list[str]) -> typer.Typer:
+    """The command line; loads only the room that `arguments` name, all of them for help and completion."""
+    app = typer.Typer(
+        name="consilium",
+        help="Hospitals learn together and give nothing away but votes.",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode="rich",
+    )
+
+    @app.callback(invoke_without_command=True)
+    def root(
+        version: bool = typer.Option(False, "--version", help="Print the version and exit."),
+    ) -> None:
+        if version:
+            typer.echo(__version__)
+            raise typer.Exit
+
+    rooms = sorted(entry_points(group=GROUP), key=lambda point: (_rank(point), point.name))
+    named = [point for point in rooms if arguments and _parent(point) == arguments[0]]
+    groups: dict[str, typer.Typer] = {}
+    for point in named or rooms:
+        if _parent(point) in groups:
+            groups[_parent(point)].add_typer(_load(point))
+        else:
+            groups[point.name] = _load(point)
+    for name, group in groups.items():
+        app.add_typer(group, name=name)
+    return app
+
+
+def main() -> None:
+    """Runs the command; a refusal is a sentence on standard error and exit status 1."""
+    try:
+        application(sys.argv[1:])()
+    except ConsiliumError as error:
+        print_error(error)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+_ORDER = ("demo", "coordinator", "silo", "public-set", "task", "agent")
+_EXTRAS = {"agent.private": "trainer", "demo": "demo"}
+
+
+def _parent(point: EntryPoint) -> str:
+    """`agent` for both `agent` and `agent.private`, whose commands are merged."""
+    return point.name.partition(".")[0]
+
+
+def _rank(point: EntryPoint) -> int:
+    parent = _parent(point)
+    return _ORDER.index(parent) if parent in _ORDER else len(_ORDER)
+
+
+def _load(point: EntryPoint) -> typer.Typer:
+    try:
+        commands: typer.Typer = point.load()
+    except ModuleNotFoundError as error:
+        missing, extra = error.name, _EXTRAS.get(point.name, "coordinator")
+        commands = typer.Typer(
+            help=f"Needs the {extra} extra.", invoke_without_command=True, no_args_is_help=False
+        )
+
+        @commands.callback(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
+        def unavailable() -> None:
+            raise ConfigurationError(
+                f"`consilium {point.name}` needs the package {missing}, which is not installed.",
+                f'Install it with `pip install "consilium[{extra}]"`.',
+            )
+
+    return commands

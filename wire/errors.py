@@ -1,0 +1,366 @@
+"""The error catalogue: every refusal a person can meet, with its code, gRPC status, sentence and hint.
+
+    ConsiliumError            anything with a sentence for a person
+    ├── Refusal               one entry of the catalogue, raised here or received from a peer
+    └── ConfigurationError    a file the person wrote: names the file, the key and the fix
+
+A server raises `Refusal`; the gate turns it into a gRPC status whose details are the sentence and whose
+trailing metadata carry code and hint. A client turns that back into the same `Refusal` (`from_rpc`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import cast
+
+import grpc
+
+CODE_KEY = "consilium-code"
+HINT_KEY = "consilium-hint"
+
+
+class ConsiliumError(Exception):
+    """What happened, to which thing, and what to do; never internals, never labels."""
+
+    def __init__(self, code: str, sentence: str, hint: str = "") -> None:
+        super().__init__(sentence)
+        self.code = code
+        self.sentence = sentence
+        self.hint = hint
+
+
+class ConfigurationError(ConsiliumError):
+    """A file or option is wrong."""
+
+    def __init__(self, sentence: str, hint: str = "") -> None:
+        super().__init__("CONFIGURATION", sentence, hint)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One row of the catalogue. Sentence and hint are `str.format` templates."""
+
+    code: str
+    status: grpc.StatusCode
+    sentence: str
+    hint: str
+
+
+class Refusal(ConsiliumError):
+    """A catalogue entry filled in: `Refusal(ROUND_CLOSED, task="t", round=3)`."""
+
+    def __init__(self, fault: Fault, **details: object) -> None:
+        super().__init__(fault.code, fault.sentence.format(**details), fault.hint.format(**details))
+        self.status = fault.status
+
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        """Trailing metadata: gRPC wants printable ASCII."""
+        hint = self.hint.encode("ascii", "replace").decode()
+        return ((CODE_KEY, self.code), (HINT_KEY, hint))
+
+    def is_a(self, *faults: Fault) -> bool:
+        """True if this is one of the given catalogue entries."""
+        return any(self.code == fault.code for fault in faults)
+
+
+CATALOGUE: dict[str, Fault] = {}
+
+
+def _fault(code: str, status: grpc.StatusCode, sentence: str, hint: str) -> Fault:
+    fault = Fault(code, status, sentence, hint)
+    CATALOGUE[code] = fault
+    return fault
+
+
+_S = grpc.StatusCode
+
+# -- who is calling ---------------------------------------------------------------------------------
+NO_IDENTITY = _fault(
+    "NO_IDENTITY",
+    _S.UNAUTHENTICATED,
+    "The call carries no Consilium certificate.",
+    "Join first: `consilium agent join TOKEN`.",
+)
+WRONG_ROLE = _fault(
+    "WRONG_ROLE",
+    _S.PERMISSION_DENIED,
+    "{name} is a {role}; {method} is for {allowed} only.",
+    "Use the certificate of the right role.",
+)
+SILO_UNKNOWN = _fault(
+    "SILO_UNKNOWN",
+    _S.NOT_FOUND,
+    "No silo is registered as {name}.",
+    "See `consilium silo list`; register it with `consilium silo register {name}`.",
+)
+SILO_REVOKED = _fault(
+    "SILO_REVOKED",
+    _S.PERMISSION_DENIED,
+    "Silo {name} has been revoked.",
+    "Ask the consortium's admin whether {name} should be registered anew.",
+)
+CERTIFICATE_SUPERSEDED = _fault(
+    "CERTIFICATE_SUPERSEDED",
+    _S.PERMISSION_DENIED,
+    "Silo {name} presented a certificate that is not its current one.",
+    "Use the certificate of the latest `consilium agent join`.",
+)
+SILO_EXISTS = _fault(
+    "SILO_EXISTS",
+    _S.ALREADY_EXISTS,
+    "A silo named {name} is already registered ({status}).",
+    "Choose another name; or, if it has not joined yet, `consilium silo register {name} --replace-token`.",
+)
+SILO_RUNNING_ELSEWHERE = _fault(
+    "SILO_RUNNING_ELSEWHERE",
+    _S.ALREADY_EXISTS,
+    "Silo {name} is already connected by another agent; its lease runs until {until}.",
+    "Stop the other agent of {name}, or wait until its lease has ended.",
+)
+LEASE_LOST = _fault(
+    "LEASE_LOST",
+    _S.ABORTED,
+    "This agent no longer holds the lease of silo {name}.",
+    "The agent reconnects by itself; if another agent of {name} runs, stop one of them.",
+)
+NAME_INVALID = _fault(
+    "NAME_INVALID",
+    _S.INVALID_ARGUMENT,
+    "{what} {name!r} is not a valid name.",
+    "Use 1 to 63 lower-case letters, digits and hyphens, starting with a letter.",
+)
+# -- enrolment --------------------------------------------------------------------------------------
+TOKEN_MALFORMED = _fault(
+    "TOKEN_MALFORMED",
+    _S.INVALID_ARGUMENT,
+    "This is not a complete join token.",
+    "Copy the whole line that `consilium silo register` printed.",
+)
+TOKEN_UNKNOWN = _fault(
+    "TOKEN_UNKNOWN",
+    _S.PERMISSION_DENIED,
+    "The join token is not valid here.",
+    "Ask the consortium's admin for a new one: `consilium silo register NAME --replace-token`.",
+)
+TOKEN_USED = _fault(
+    "TOKEN_USED",
+    _S.PERMISSION_DENIED,
+    "The join token for {name} has already been used.",
+    "If that was not you, tell the admin at once: someone else holds {name}'s certificate.",
+)
+TOKEN_EXPIRED = _fault(
+    "TOKEN_EXPIRED",
+    _S.PERMISSION_DENIED,
+    "The join token for {name} expired at {expired}.",
+    "Ask for a new one: `consilium silo register {name} --replace-token`.",
+)
+REQUEST_INVALID = _fault(
+    "REQUEST_INVALID",
+    _S.INVALID_ARGUMENT,
+    "The certificate request is not valid: {why}.",
+    "Join again with `consilium agent join TOKEN`; it makes a proper request.",
+)
+AUTHORITY_MISMATCH = _fault(
+    "AUTHORITY_MISMATCH",
+    _S.UNAUTHENTICATED,
+    "The server at {address} does not belong to the authority pinned by the token.",
+    "Something between you and the coordinator may be intercepting TLS; compare the fingerprint with the admin.",
+)
+# -- reaching the coordinator (raised on the client's side) ---------------------------------------------
+UNREACHABLE = _fault(
+    "UNREACHABLE",
+    _S.UNAVAILABLE,
+    "The coordinator at {address} cannot be reached: {why}.",
+    "Check the address, the firewall and whether the coordinator runs.",
+)
+TLS_REFUSED = _fault(
+    "TLS_REFUSED",
+    _S.UNAUTHENTICATED,
+    "The coordinator at {address} refused this certificate: {why}.",
+    "{hint}",
+)
+SERVER_UNTRUSTED = _fault(
+    "SERVER_UNTRUSTED",
+    _S.UNAUTHENTICATED,
+    "The server at {address} could not be verified: {why}.",
+    "Check that the address is the coordinator's and that nothing intercepts TLS in between.",
+)
+CERTIFICATE_EXPIRED = _fault(
+    "CERTIFICATE_EXPIRED",
+    _S.UNAUTHENTICATED,
+    "The certificate of {name} expired at {expired}.",
+    "Ask the admin for a new join token and run `consilium agent join TOKEN` again; check this machine's clock.",
+)
+CERTIFICATE_NOT_YET_VALID = _fault(
+    "CERTIFICATE_NOT_YET_VALID",
+    _S.UNAUTHENTICATED,
+    "The certificate of {name} is valid only from {begins}; this machine's clock says {now}.",
+    "Set this machine's clock.",
+)
+# -- public sets ------------------------------------------------------------------------------------
+PUBLIC_SET_UNKNOWN = _fault(
+    "PUBLIC_SET_UNKNOWN",
+    _S.NOT_FOUND,
+    "There is no public set {reference}.",
+    "See `consilium public-set list`.",
+)
+PUBLIC_SET_INVALID = _fault(
+    "PUBLIC_SET_INVALID",
+    _S.INVALID_ARGUMENT,
+    "{path} cannot be a public set: {why}.",
+    "{fix}",
+)
+CONTENT_CORRUPT = _fault(
+    "CONTENT_CORRUPT",
+    _S.DATA_LOSS,
+    "What arrived of {what} does not have the digest {digest}.",
+    "Send or fetch it again; if it persists, something alters the data on the way or on the disk.",
+)
+OFFSET_OUT_OF_RANGE = _fault(
+    "OFFSET_OUT_OF_RANGE",
+    _S.OUT_OF_RANGE,
+    "Public set {digest} has {size} bytes; offset {offset} lies beyond its end.",
+    "Delete the partial download and fetch it again.",
+)
+# -- tasks ------------------------------------------------------------------------------------------
+TASK_UNKNOWN = _fault(
+    "TASK_UNKNOWN", _S.NOT_FOUND, "There is no task {task}.", "See `consilium task list`."
+)
+TASK_EXISTS = _fault(
+    "TASK_EXISTS",
+    _S.ALREADY_EXISTS,
+    "A task named {task} exists with another definition.",
+    "Definitions are immutable: choose another name.",
+)
+TASK_INVALID = _fault(
+    "TASK_INVALID",
+    _S.INVALID_ARGUMENT,
+    "The task definition is not valid: {why}.",
+    "Correct task.yaml and create it again.",
+)
+TASK_NOT_RUNNING = _fault(
+    "TASK_NOT_RUNNING",
+    _S.FAILED_PRECONDITION,
+    "Task {task} is {status}.",
+    "Start it with `consilium task start {task}`.",
+)
+TASK_CHANGED = _fault(
+    "TASK_CHANGED",
+    _S.FAILED_PRECONDITION,
+    "The ballot is for another definition of task {task}.",
+    "The agent follows the coordinator's definition by itself; if this persists, restart it.",
+)
+TOO_FEW_SILOS = _fault(
+    "TOO_FEW_SILOS",
+    _S.FAILED_PRECONDITION,
+    "Task {task} needs {quorum} silos; {active} can take part.",
+    "Register more silos, or create a task with a smaller quorum.",
+)
+# -- rounds and ballots -------------------------------------------------------------------------------
+NOT_A_PARTICIPANT = _fault(
+    "NOT_A_PARTICIPANT",
+    _S.PERMISSION_DENIED,
+    "Silo {name} does not take part in round {round} of task {task}.",
+    "Silos that join later take part from the next round on.",
+)
+ROUND_NOT_OPEN = _fault(
+    "ROUND_NOT_OPEN",
+    _S.FAILED_PRECONDITION,
+    "Round {round} of task {task} has not been opened; round {open} is open.",
+    "Vote in the open round.",
+)
+ROUND_CLOSED = _fault(
+    "ROUND_CLOSED",
+    _S.FAILED_PRECONDITION,
+    "Round {round} of task {task} is closed; the ballot came too late.",
+    "The agent goes on with the latest consensus; raise the task's deadline if this happens often.",
+)
+BALLOT_CONFLICT = _fault(
+    "BALLOT_CONFLICT",
+    _S.ALREADY_EXISTS,
+    "Silo {name} has already cast a different ballot in round {round} of task {task}.",
+    "The first ballot stands. Check that only one agent of {name} runs and that its state was not restored from a backup.",
+)
+BALLOT_TOO_LARGE = _fault(
+    "BALLOT_TOO_LARGE",
+    _S.RESOURCE_EXHAUSTED,
+    "The ballot is larger than the {expected} bytes it must have.",
+    "Agent and coordinator may run incompatible versions.",
+)
+BALLOT_LENGTH = _fault(
+    "BALLOT_LENGTH",
+    _S.INVALID_ARGUMENT,
+    "The ballot has {actual} bytes; {rows} rows and {classes} classes as {encoding} make {expected}.",
+    "Agent and coordinator may run incompatible versions.",
+)
+BALLOT_PADDING = _fault(
+    "BALLOT_PADDING",
+    _S.INVALID_ARGUMENT,
+    "The ballot has bits set in the padding behind its last row.",
+    "Agent and coordinator may run incompatible versions.",
+)
+BALLOT_ENCODING = _fault(
+    "BALLOT_ENCODING",
+    _S.INVALID_ARGUMENT,
+    "The ballot's encoding {actual} is not the task's {expected}.",
+    "Agent and coordinator may run incompatible versions.",
+)
+BALLOT_LABEL = _fault(
+    "BALLOT_LABEL",
+    _S.INVALID_ARGUMENT,
+    "The ballot names a class beyond the {classes} of the label space.",
+    "The silo's label space differs from the task's.",
+)
+BALLOT_DIGEST = _fault(
+    "BALLOT_DIGEST",
+    _S.DATA_LOSS,
+    "The ballot's bits do not have the digest in its header.",
+    "Send it again; if it persists, something alters data on the way.",
+)
+MESSAGE_MALFORMED = _fault(
+    "MESSAGE_MALFORMED",
+    _S.INVALID_ARGUMENT,
+    "The call is malformed: {why}.",
+    "Agent and coordinator may run incompatible versions.",
+)
+CONSENSUS_UNKNOWN = _fault(
+    "CONSENSUS_UNKNOWN",
+    _S.NOT_FOUND,
+    "Task {task} has no consensus of round {round}.",
+    "Wait until the round has closed.",
+)
+# -- the private side ---------------------------------------------------------------------------------
+NOT_PREPARED = _fault(
+    "NOT_PREPARED",
+    _S.FAILED_PRECONDITION,
+    "The trainer has not been prepared for task {task}.",
+    "The agent prepares it by itself; if this persists, restart both.",
+)
+TRAINING_FAILED = _fault(
+    "TRAINING_FAILED",
+    _S.INTERNAL,
+    "Training for round {round} failed in the trainer ({kind}).",
+    "The trainer's own log has the details; they never leave the private side.",
+)
+# -- anything else --------------------------------------------------------------------------------------
+INTERNAL = _fault(
+    "INTERNAL",
+    _S.INTERNAL,
+    "The coordinator met an unexpected error; it is logged as {incident}.",
+    "Tell the operator the incident number.",
+)
+
+
+def from_rpc(error: grpc.RpcError) -> Refusal | None:
+    """The refusal a peer sent, or None if the error is the transport's own."""
+    metadata = cast("Iterable[tuple[str, str | bytes]]", error.trailing_metadata() or ())
+    values = dict(metadata)
+    fault = CATALOGUE.get(str(values.get(CODE_KEY, "")))
+    if fault is None:
+        return None
+    refusal = Refusal.__new__(Refusal)
+    hint = str(values.get(HINT_KEY, ""))
+    ConsiliumError.__init__(refusal, fault.code, error.details() or "", hint)
+    refusal.status = fault.status
+    return refusal

@@ -1,0 +1,170 @@
+"""A folder of public sets named by their SHA-256: filled chunk by chunk, read back from any offset.
+
+Both rooms keep one: the coordinator fills it by uploads, which start anew when they break; a silo's agent by
+downloads, which go on where they were cut. A name without `.part` is always a whole, verified file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import BufferedRandom
+from pathlib import Path
+from typing import NamedTuple
+
+from wire.chunks import CHUNK_BYTES
+from wire.errors import CONTENT_CORRUPT, OFFSET_OUT_OF_RANGE, PUBLIC_SET_UNKNOWN, Refusal
+from wire.files import digest_of, sync_folder
+
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_UPLOAD = "upload-"
+
+
+class Chunk(NamedTuple):
+    """A piece of a public file: its position, its bytes and their SHA-256."""
+
+    offset: int
+    data: bytes
+    digest: str
+
+
+class PublicSetWriter:
+    """Appends to a partial file and keeps the running SHA-256; made by `PublicSetFolder.writer`."""
+
+    def __init__(self, file: BufferedRandom, digest: str, size: int) -> None:
+        """`file` is open for reading and appending; what it holds already counts as received."""
+        self._file = file
+        self._digest = digest
+        self._size = size
+        self._hash = hashlib.file_digest(file, "sha256")
+        self._offset = file.seek(0, os.SEEK_END)
+
+    @property
+    def offset(self) -> int:
+        """Bytes held so far: where the next chunk belongs."""
+        return self._offset
+
+    @property
+    def complete(self) -> bool:
+        """True once all `size` bytes are there."""
+        return self._offset == self._size
+
+    def append(self, data: bytes, *, offset: int | None = None, digest: str | None = None) -> None:
+        """Adds the next chunk; refused before it is written if its position or digest is wrong."""
+        what = f"the chunk at byte {self._offset} of public set {self._digest[:12]}"
+        if digest is not None and hashlib.sha256(data).hexdigest() != digest:
+            raise Refusal(CONTENT_CORRUPT, what=what, digest=digest)
+        if (offset is not None and offset != self._offset) or self._offset + len(data) > self._size:
+            raise Refusal(CONTENT_CORRUPT, what=what, digest=self._digest)
+        self._file.write(data)
+        self._hash.update(data)
+        self._offset += len(data)
+
+    def verify(self) -> None:
+        """CONTENT_CORRUPT unless size and digest are as announced; then everything is on the disk."""
+        if not self.complete or self._hash.hexdigest() != self._digest:
+            what = f"public set {self._digest[:12]}"
+            raise Refusal(CONTENT_CORRUPT, what=what, digest=self._digest)
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+
+class PublicSetFolder:
+    """Public files under `root`, each named by the lower-case hexadecimal SHA-256 of its content."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        root.mkdir(parents=True, exist_ok=True)
+
+    def path(self, digest: str) -> Path:
+        """Where a set lies or would lie; PUBLIC_SET_UNKNOWN if `digest` is not one (no path gets in)."""
+        if not _DIGEST.fullmatch(digest):
+            raise Refusal(PUBLIC_SET_UNKNOWN, reference=repr(digest[:80]))
+        return self._root / digest
+
+    def has(self, digest: str) -> bool:
+        """True if the set is here, whole and verified."""
+        return self.path(digest).is_file()
+
+    def adopt(self, file: Path) -> str:
+        """Moves a finished file of this folder to its digest's name and returns the digest."""
+        with file.open("rb") as content:
+            os.fsync(content.fileno())
+        digest = digest_of(file)
+        self._place(file, digest)
+        return digest
+
+    def unfinished(self) -> Path:
+        """A fresh name in this folder for a file that is still being written."""
+        return self._root / f".{_UPLOAD}{secrets.token_hex(8)}.part"
+
+    def discard_unfinished(self) -> None:
+        """Removes what a crash left of uploads; partial downloads stay. Call it before serving."""
+        for partial in self._root.glob(f".{_UPLOAD}*.part"):
+            partial.unlink(missing_ok=True)
+
+    @contextmanager
+    def upload(self, digest: str, size: int) -> Iterator[PublicSetWriter]:
+        """Receives a whole file; it appears under its digest on a clean exit, else nothing is left."""
+        self.path(digest)
+        partial = self.unfinished()
+        try:
+            with partial.open("x+b") as file:
+                writer = PublicSetWriter(file, digest, size)
+                yield writer
+                writer.verify()
+            self._place(partial, digest)
+        except BaseException:
+            partial.unlink(missing_ok=True)
+            raise
+
+    @contextmanager
+    def download(self, digest: str, size: int) -> Iterator[PublicSetWriter]:
+        """Receives a file that may come in several goes: continue at `writer.offset`.
+
+        A clean exit with all bytes there verifies the set and gives it its name; a corrupt one is deleted and
+        refused. With bytes still missing, or after an error, the partial file waits for the next go.
+        """
+        partial = self.path(digest).with_name(f".{digest}.part")
+        if partial.exists() and partial.stat().st_size > size:
+            partial.unlink()
+        with partial.open("a+b") as file:
+            file.seek(0)
+            writer = PublicSetWriter(file, digest, size)
+            yield writer
+            if not writer.complete:
+                return
+            try:
+                writer.verify()
+            except Refusal:
+                partial.unlink()
+                raise
+        self._place(partial, digest)
+
+    def read_chunks(
+        self, digest: str, offset: int = 0, chunk: int = CHUNK_BYTES
+    ) -> Iterator[Chunk]:
+        """The content from `offset` on; refuses at once if the set is not here or ends before `offset`."""
+        if not self.has(digest):
+            raise Refusal(PUBLIC_SET_UNKNOWN, reference=digest)
+        path = self.path(digest)
+        size = path.stat().st_size
+        if not 0 <= offset <= size:
+            raise Refusal(OFFSET_OUT_OF_RANGE, digest=digest, size=size, offset=offset)
+        return _chunks(path, offset, chunk)
+
+    def _place(self, file: Path, digest: str) -> None:
+        file.replace(self.path(digest))
+        sync_folder(self._root)
+
+
+def _chunks(path: Path, offset: int, chunk: int) -> Iterator[Chunk]:
+    with path.open("rb") as file:
+        file.seek(offset)
+        while data := file.read(chunk):
+            yield Chunk(offset, data, hashlib.sha256(data).hexdigest())
+            offset += len(data)
