@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import secrets
 import traceback
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Final, Literal, Never, TypeAlias
@@ -35,6 +36,10 @@ ENROLMENT_TABLE: Final[Mapping[str, Admitted]] = {
     "/consilium.v1.EnrolmentService/": "anyone",
     "/grpc.health.v1.Health/": "anyone",
 }
+
+# How much of a refused upload is listened to: a public set of 256 MiB, but nobody who never ends.
+_PATIENCE_MESSAGES = 256
+_PATIENCE_SECONDS = 10.0
 
 _caller: ContextVar[Identity] = ContextVar("caller")
 _log = structlog.get_logger(__name__)
@@ -75,14 +80,15 @@ class Gate(grpc.aio.ServerInterceptor):
 
     def _guarded(self, handler: Handler, method: str) -> Handler:
         behaviour, rebuild = _parts(handler)
+        streaming = handler.request_streaming
 
         async def answer(request: Any, context: Context) -> Any:
-            async with self._watched(method, context):
+            async with self._watched(method, context, request if streaming else None):
                 await self._let_in(method, context)
                 return await behaviour(request, context)
 
         async def stream(request: Any, context: Context) -> AsyncGenerator[Any, None]:
-            async with self._watched(method, context):
+            async with self._watched(method, context, request if streaming else None):
                 await self._let_in(method, context)
                 async with aclosing(behaviour(request, context)) as responses:
                     async for response in responses:
@@ -116,14 +122,16 @@ class Gate(grpc.aio.ServerInterceptor):
         _caller.set(identity)
 
     @asynccontextmanager
-    async def _watched(self, method: str, context: Context) -> AsyncIterator[None]:
+    async def _watched(
+        self, method: str, context: Context, requests: AsyncIterator[object] | None
+    ) -> AsyncIterator[None]:
         try:
             yield
         except grpc.aio.AbortError:
             raise
         except Refusal as refusal:
             _log.info("rpc_refused", code=refusal.code, method=method, sentence=refusal.sentence)
-            await self._tell(refusal, method, context)
+            await self._tell(refusal, method, context, requests)
         except Exception as error:
             incident = self._new_incident()
             # The message of an exception may quote a payload; its kind and place do not.
@@ -134,11 +142,35 @@ class Gate(grpc.aio.ServerInterceptor):
                 kind=type(error).__name__,
                 where=_where(error),
             )
-            await self._tell(Refusal(INTERNAL, incident=incident), method, context)
+            hidden = Refusal(INTERNAL, incident=incident)
+            await self._tell(hidden, method, context, requests)
 
-    async def _tell(self, refusal: Refusal, method: str, context: Context) -> Never:
+    async def _tell(
+        self,
+        refusal: Refusal,
+        method: str,
+        context: Context,
+        requests: AsyncIterator[object] | None,
+    ) -> Never:
         self._on_refusal(refusal.code, method)
+        if requests is not None:
+            await _hear_out(requests)
         await context.abort(refusal.status, refusal.sentence, refusal.metadata())
+
+
+async def _hear_out(requests: AsyncIterator[object]) -> None:
+    """Discards the rest of an upload, within bounds, before it is answered.
+
+    A Python client whose write fails because the call is over reports INTERNAL in place of the status it was
+    sent (grpc/grpc#36066): a refusal must wait until the client has said everything.
+    """
+    with suppress(TimeoutError, grpc.aio.BaseError):
+        async with asyncio.timeout(_PATIENCE_SECONDS):
+            heard = 0
+            async for _ in requests:
+                heard += 1
+                if heard == _PATIENCE_MESSAGES:
+                    return
 
 
 def _parts(handler: Handler) -> tuple[Callable[..., Any], Callable[..., Handler]]:

@@ -61,7 +61,9 @@ async def serve(home: CoordinatorHome) -> None:
         registry_pb2_grpc.add_RegistryServiceServicer_to_server(RegistryServicer(desk), main)
         admin_pb2_grpc.add_AdminServiceServicer_to_server(AdminServicer(desk), main)
         enrolment = _server(desk, ENROLMENT_TABLE)
-        enrolment_pb2_grpc.add_EnrolmentServiceServicer_to_server(EnrolmentServicer(desk), enrolment)
+        enrolment_pb2_grpc.add_EnrolmentServiceServicer_to_server(
+            EnrolmentServicer(desk), enrolment
+        )
         _listen(main, settings.listen, settings.port, _credentials(home, desk, mutual=True))
         _listen(
             enrolment,

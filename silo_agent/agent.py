@@ -15,6 +15,7 @@ import structlog
 from silo_agent.backoff import Backoff
 from silo_agent.coordinator_link import CoordinatorLink
 from silo_agent.metrics import AgentMetrics
+from silo_agent.together import together
 from silo_agent.traffic import Traffic
 from silo_agent.trainer_link import TrainerLink
 from silo_agent.voting import TaskWorker
@@ -78,6 +79,7 @@ class Agent:
         self._instance = instance
         self._options = options or AgentOptions()
         self._workers: dict[str, TaskWorker] = {}
+        self._work: list[asyncio.Task[None]] = []
         self._revision = 0
 
     async def run(self) -> None:
@@ -86,25 +88,21 @@ class Agent:
         isolation = trainer_pb2.Isolation.Name(described.isolation).removeprefix("ISOLATION_")
         log.info("trainer_found", isolation=isolation.lower(), note=described.isolation_note)
         try:
-            async with asyncio.TaskGroup() as workers:
-                await self._stay_connected(workers)
-        except* ConsiliumError as failures:
-            raise failures.exceptions[0] from None
+            await self._stay_connected()
         finally:
+            for work in self._work:
+                work.cancel()
+            await asyncio.gather(*self._work, return_exceptions=True)
             with suppress(ConsiliumError, TimeoutError):
                 await asyncio.wait_for(self._link.leave(self._instance), 5)
 
-    async def _stay_connected(self, workers: asyncio.TaskGroup) -> None:
+    async def _stay_connected(self) -> None:
         """One connection after the other, for ever."""
         backoff, waited, complaint = Backoff(), 0.0, ""
         while True:
             opened = asyncio.Event()
-            try:
-                await self._connection(workers, opened)
-            except* ConsiliumError as failures:
-                error = failures.exceptions[0]
+            error = await self._connection(opened)
             self._metrics.connected.set(0)
-            assert isinstance(error, ConsiliumError)
             if opened.is_set():
                 backoff.reset()
                 waited, complaint = 0.0, ""
@@ -122,20 +120,23 @@ class Agent:
                 complaint = error.sentence
             await asyncio.sleep(pause)
 
-    async def _connection(self, workers: asyncio.TaskGroup, opened: asyncio.Event) -> None:
-        """Watches and sends heartbeats until either fails; always raises."""
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._watch(workers, opened))
-            group.create_task(self._heartbeats(opened))
+    async def _connection(self, opened: asyncio.Event) -> ConsiliumError:
+        """Watches and sends heartbeats until either fails; says why."""
+        try:
+            await together(self._watch(opened), self._heartbeats(opened))
+        except ConsiliumError as error:
+            return error
+        raise AssertionError("both loops are endless")
 
-    async def _watch(self, workers: asyncio.TaskGroup, opened: asyncio.Event) -> None:
+    async def _watch(self, opened: asyncio.Event) -> None:
         async for state in self._link.watch(self._instance, self._revision, opened.set):
             name = state.definition.name
             if name not in self._workers:
-                self._workers[name] = TaskWorker(
+                worker = TaskWorker(
                     self._link, self._trainer, self._public_sets, self._traffic, self._metrics
                 )
-                workers.create_task(self._workers[name].run())
+                self._workers[name] = worker
+                self._work.append(asyncio.create_task(worker.run()))
             self._workers[name].hear(state)
             self._revision = max(self._revision, state.revision)
         raise Refusal(

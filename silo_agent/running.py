@@ -15,9 +15,9 @@ from silo_agent.home import SiloHome
 from silo_agent.instance import InstanceLock
 from silo_agent.metrics import AgentMetrics
 from silo_agent.supervisor import keep_trainer
+from silo_agent.together import together
 from silo_agent.traffic import Traffic
 from silo_agent.trainer_link import TrainerLink
-from wire.errors import ConsiliumError
 from wire.identity import IdentityFiles
 from wire.public_file import PublicSetFolder
 
@@ -58,13 +58,11 @@ async def run_agent(home: SiloHome, options: RunOptions) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, running.cancel if running else loop.stop)
+    parts = [agent.run()]
+    if options.with_trainer:
+        parts.append(keep_trainer(home.root, trainer, options.log_level))
     try:
-        async with asyncio.TaskGroup() as group:
-            group.create_task(agent.run())
-            if options.with_trainer:
-                group.create_task(keep_trainer(home.root, trainer, options.log_level))
-    except* ConsiliumError as failures:
-        raise failures.exceptions[0] from None
+        await together(*parts)
     finally:
         with contextlib.suppress(asyncio.CancelledError):
             await trainer.close()

@@ -167,6 +167,8 @@ _WHY = {
     grpc.StatusCode.UNIMPLEMENTED: "it does not offer this call; it may run another version",
     grpc.StatusCode.RESOURCE_EXHAUSTED: "a message was larger than it accepts",
     grpc.StatusCode.CANCELLED: "the call was cut off",
+    # See `coordinator.gate`: what a Python client makes of an upload that is ended while it still sends.
+    grpc.StatusCode.INTERNAL: "it ended the call and its reason was lost on the way; try again",
 }
 
 

@@ -79,7 +79,9 @@ def _load(point: EntryPoint) -> typer.Typer:
             help=f"Needs the {extra} extra.", invoke_without_command=True, no_args_is_help=False
         )
 
-        @commands.callback(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
+        @commands.callback(
+            context_settings={"ignore_unknown_options": True, "allow_extra_args": True}
+        )
         def unavailable() -> None:
             raise ConfigurationError(
                 f"`consilium {point.name}` needs the package {missing}, which is not installed.",

@@ -364,3 +364,25 @@ def from_rpc(error: grpc.RpcError) -> Refusal | None:
     ConsiliumError.__init__(refusal, fault.code, error.details() or "", hint)
     refusal.status = fault.status
     return refusal
+
+
+def catalogue_page() -> str:
+    """docs/errors.md: `python -m wire.errors > docs/errors.md`."""
+    lines = [
+        "# Errors",
+        "",
+        "Every refusal has a code, a gRPC status, a sentence and a hint. Words in braces are filled in.",
+        "This page is made by `python -m wire.errors > docs/errors.md`.",
+        "",
+        "| code | gRPC status | what it says | what to do |",
+        "|---|---|---|---|",
+    ]
+    lines += [
+        f"| `{fault.code}` | {fault.status.name} | {fault.sentence} | {fault.hint} |"
+        for fault in CATALOGUE.values()
+    ]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(catalogue_page())

@@ -90,6 +90,10 @@ class PublicSetFolder:
         """True if the set is here, whole and verified."""
         return self.path(digest).is_file()
 
+    def discard(self, digest: str) -> None:
+        """Removes a set that turned out to be none; no error if it is not here."""
+        self.path(digest).unlink(missing_ok=True)
+
     def adopt(self, file: Path) -> str:
         """Moves a finished file of this folder to its digest's name and returns the digest."""
         with file.open("rb") as content:

@@ -97,4 +97,3 @@ def serve_command(
         )
     configure_logs(log_level)
     asyncio.run(serve(folder))
-

@@ -100,7 +100,12 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         with desk.folder.upload(header.digest, header.size_bytes) as writer:
             async for part in request_iterator:
                 writer.append(part.data)
-        rows, schema = inspect(desk.folder.path(header.digest))
+        try:
+            rows, schema = inspect(desk.folder.path(header.digest))
+        except Refusal:
+            # Named by its content: no published set can have this digest.
+            desk.folder.discard(header.digest)
+            raise
         record, already_held = await desk.in_store(
             desk.store.public_sets.add,
             header.name,

@@ -8,10 +8,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 
 from silo_agent.home import SiloHome
 from silo_agent.models.catalogue import build
-from silo_agent.trainer.private_data import load_private
+from silo_agent.trainer.private_data import PrivateData, load_private
 from silo_agent.trainer.schema_check import check
 from silo_agent.trainer.settings import read_settings
 from wire.errors import ConfigurationError
@@ -25,16 +26,19 @@ def rehearse(home: SiloHome, public_file: Path | None, console: Console) -> None
     console.print(f"[green]ok[/]  {home.settings_file}")
     private = load_private(settings.data, home.settings_file.parent)
     unit = "patient" if settings.data.patient_id else "row"
-    console.print(f"[green]ok[/]  private data: {private.rows} rows; the unit of privacy is the {unit}")
+    console.print(
+        f"[green]ok[/]  private data: {private.rows} rows; the unit of privacy is the {unit}"
+    )
     build(settings.model, classes=2, row_shape=(1,), seed=settings.seed)
     console.print(f"[green]ok[/]  learner {settings.model.name}")
     failed = 0
     for label, path, labels in _public_sets(home, public_file):
         _, schema = inspect(path)
-        misfits = check(private, schema, labels or tuple(sorted(set(private.labels.to_pylist()))))
+        misfits = check(private, schema, labels or _labels_in(private))
         for misfit in misfits:
             mark = "[red]failed[/]" if misfit.fatal else "[yellow]note[/]"
-            console.print(f"{mark}  {label}: {misfit.sentence} {misfit.private_detail}", markup=True)
+            text = escape(f"{label}: {misfit.sentence} {misfit.private_detail}")
+            console.print(f"{mark}  {text}")
         failed += any(misfit.fatal for misfit in misfits)
         if not misfits:
             console.print(f"[green]ok[/]  {label}: the private data fit")
@@ -42,6 +46,11 @@ def rehearse(home: SiloHome, public_file: Path | None, console: Console) -> None
         raise ConfigurationError(
             "The private data do not fit.", "Correct the data or silo.yaml as said above."
         )
+
+
+def _labels_in(private: PrivateData) -> tuple[str, ...]:
+    """The labels that occur, where no task says which there should be."""
+    return tuple(sorted({label for label in private.labels.to_pylist() if label}))
 
 
 def _public_sets(

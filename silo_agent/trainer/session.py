@@ -52,9 +52,7 @@ class Session:
         """Trains once more on the final consensus, that of round `number`, and keeps the model."""
         if self.folder.model_path() is None:
             learner = self._learner(number + 1, consensus)
-            self.folder.keep_model(
-                HomeModel(self.encoder, learner, self.definition.labels)
-            )
+            self.folder.keep_model(HomeModel(self.encoder, learner, self.definition.labels))
 
     def _learner(self, number: int, consensus: bytes | None) -> AnyLearner:
         # A trainer killed after the state was kept, but before the ballot was, must not train twice.

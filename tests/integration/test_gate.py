@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import itertools
+from collections.abc import AsyncIterator, Callable, Iterable
 
 import grpc
 import grpc.aio
@@ -70,6 +71,13 @@ class Echo:
         count = len([request async for request in requests])
         return await self._name(context) + b"x" * count
 
+    async def first_chunk(
+        self, requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext
+    ) -> bytes:
+        async for _ in requests:
+            break
+        return await self._name(context)
+
     async def unary_stream(
         self, request: bytes, context: grpc.aio.ServicerContext
     ) -> AsyncIterator[bytes]:
@@ -96,6 +104,7 @@ class Echo:
             "unary_unary": grpc.unary_unary_rpc_method_handler(self.unary_unary),
             "unary_stream": grpc.unary_stream_rpc_method_handler(self.unary_stream),
             "stream_unary": grpc.stream_unary_rpc_method_handler(self.stream_unary),
+            "first_chunk": grpc.stream_unary_rpc_method_handler(self.first_chunk),
             "stream_stream": grpc.stream_stream_rpc_method_handler(self.stream_stream),
             "written_stream": grpc.unary_stream_rpc_method_handler(self.written_stream),
         }
@@ -229,6 +238,70 @@ class TestEveryKindOfMethod:
         )
         assert consortium.refused == [("SILO_REVOKED", f"/{ECHO}/{kind}")]
         assert not served
+
+
+class TestRefusedUploads:
+    """grpc/grpc#36066: a client that still sends when the call ends loses the reason."""
+
+    def upload(
+        self, consortium: Consortium, chunks: Iterable[bytes], act: Act, kind: str, times: int = 1
+    ) -> set[str]:
+        silo = consortium.member(Role.SILO, "hospital-a")
+
+        async def scenario() -> set[str]:
+            codes = set()
+            async with consortium.serving(Echo(act).register, table=ECHO_TABLE) as address:
+                for _ in range(times):
+                    async with secure_channel(address, silo) as channel:
+                        with pytest.raises(grpc.aio.AioRpcError) as caught:
+                            await channel.stream_unary(f"/{ECHO}/{kind}")(chunks, timeout=20)
+                    codes.add((await translated(caught.value, address, silo)).code)
+            return codes
+
+        return asyncio.run(scenario())
+
+    def test_the_reason_outlives_a_ballot_of_many_chunks(self, consortium: Consortium) -> None:
+        def act(context: object) -> None:
+            raise Refusal(ROUND_CLOSED, task="stroke", round=3)
+
+        # Without hearing the client out about half of these come back as INTERNAL.
+        chunks = [b"x" * (1 << 20)] * 5
+        codes = self.upload(consortium, chunks, act, "first_chunk", times=20)
+        assert codes == {ROUND_CLOSED.code}
+
+    def test_an_upload_without_end_is_cut_off(
+        self, consortium: Consortium, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def act(context: object) -> None:
+            raise Refusal(ROUND_CLOSED, task="stroke", round=3)
+
+        monkeypatch.setattr("coordinator.gate._PATIENCE_MESSAGES", 5)
+        sent = itertools.count()
+        endless = (b"x" * next(sent) for _ in itertools.repeat(None))
+        self.upload(consortium, endless, act, "first_chunk")
+        assert consortium.refused == [("ROUND_CLOSED", f"/{ECHO}/first_chunk")]
+
+    def test_a_client_that_stops_sending_is_not_waited_for_long(
+        self, consortium: Consortium, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("coordinator.gate._PATIENCE_SECONDS", 0.05)
+        silo = consortium.member(Role.SILO, "hospital-a")
+
+        def act(context: object) -> None:
+            raise Refusal(ROUND_CLOSED, task="stroke", round=3)
+
+        async def scenario() -> ConsiliumError:
+            async with (
+                consortium.serving(Echo(act).register, table=ECHO_TABLE) as address,
+                secure_channel(address, silo) as channel,
+            ):
+                call = channel.stream_unary(f"/{ECHO}/first_chunk")(timeout=20)
+                await call.write(b"only this")
+                with pytest.raises(grpc.aio.AioRpcError) as caught:
+                    await call
+                return await translated(caught.value, address, silo)
+
+        assert asyncio.run(scenario()).code == ROUND_CLOSED.code
 
 
 def test_a_client_that_leaves_ends_the_stream_and_is_no_error(consortium: Consortium) -> None:

@@ -1,0 +1,21 @@
+"""Coroutines that live and die together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+
+async def together(*coroutines: Coroutine[Any, Any, None]) -> None:
+    """Runs all until one fails or all are done; the others are cancelled and waited for.
+
+    Raises the first failure itself, not a group: it is what a person will read.
+    """
+    tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
