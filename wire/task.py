@@ -75,7 +75,7 @@ class ConsensusPolicy(_Frozen):
     """Which rule publishes a label, and when it abstains."""
 
     rule: RuleName = RuleName.MAJORITY
-    min_share: Annotated[float, Field(gt=0, le=1)] = 0.9
+    min_share: Annotated[float, Field(ge=0.001, le=1)] = 0.9
     """Share of cast votes a qualified majority needs; kept to a thousandth."""
 
     @property

@@ -7,6 +7,7 @@ from typing import Any
 
 from silo_agent.models.protocol import IterativeLearner, Learner
 from silo_agent.trainer.features import Encoder
+from silo_agent.trainer.schema_check import stored_rows
 
 
 @dataclass(frozen=True)
@@ -18,6 +19,12 @@ class HomeModel:
     labels: tuple[str, ...]
 
     def predict(self, rows: Any) -> list[str]:
-        """Class names for a DataFrame (tables, text) or an array with the public set's columns."""
-        indices = self.learner.predict(self.encoder.encode(rows, flat=False))
-        return [self.labels[int(index)] for index in indices]
+        """One class name per row; ConfigurationError names what does not fit.
+
+        `rows` is a pandas DataFrame or an Arrow table with the public set's columns, in any order and beside
+        others; or, where the public set is an array, an array of such rows.
+        """
+        features = self.encoder.encode(stored_rows(rows, self.encoder.schema), flat=False)
+        if not len(features):
+            return []
+        return [self.labels[int(index)] for index in self.learner.predict(features)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -81,10 +82,48 @@ def prepare(private: PrivateData, schema: SetSchema, labels: Sequence[str]) -> P
     return PrivateRows(_stored(private, schema), label_indices(private.labels, labels), patients)
 
 
+def stored_rows(rows: Any, schema: SetSchema) -> pa.RecordBatch | NDArray[np.generic]:
+    """Rows without labels in the public set's form; ConfigurationError if they do not fit.
+
+    For tables and text `rows` is whatever Arrow reads as a table (a DataFrame, an Arrow table): columns are
+    matched by name and further ones ignored. For arrays it has the shape (n, *row_shape).
+    """
+    if schema.kind is SetKind.ARRAY:
+        array = np.asarray(rows)
+        _refuse(_array(array, schema))
+        return np.asarray(array, dtype=schema.element_type)
+    try:
+        table = pa.table(rows)
+    # Arrow's message may quote a cell.
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise ConfigurationError(
+            f"The rows are no table ({type(error).__name__}).",
+            f"Give a DataFrame with the columns {listed(schema.names)}.",
+        ) from None
+    table = table.rename_columns([name.strip() for name in table.column_names])
+    for name in schema.names:
+        if (times := table.column_names.count(name)) != 1:
+            raise ConfigurationError(
+                f"The rows have {times or 'no'} columns named {name}.",
+                "Give each column of the public set once.",
+            )
+    for column in schema.columns:
+        _refuse(_cells(table[column.name], column))
+    return _batch(table, schema)
+
+
+def _refuse(misfits: Iterator[Misfit]) -> None:
+    for misfit in misfits:
+        raise ConfigurationError(misfit.sentence, "Correct the rows.")
+
+
 def _stored(private: PrivateData, schema: SetSchema) -> pa.RecordBatch | NDArray[np.generic]:
     if isinstance(private.features, np.ndarray):
         return np.asarray(private.features, dtype=schema.element_type)
-    table = _named(private.features, private.settings.text_column, schema)
+    return _batch(_named(private.features, private.settings.text_column, schema), schema)
+
+
+def _batch(table: pa.Table, schema: SetSchema) -> pa.RecordBatch:
     columns = [_stored_column(table[column.name], column) for column in schema.columns]
     return pa.record_batch(columns, names=list(schema.names))
 
