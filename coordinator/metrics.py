@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Callable, Iterable
+from datetime import datetime
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
 
+from coordinator.store.records import SiloRecord
 from wire import __version__
 
 
@@ -89,12 +94,39 @@ class Metrics:
             "From the decision to close a round to its published consensus.",
             registry=registry,
         )
-        self.silo_last_seen = Gauge(
-            "consilium_silo_last_seen_timestamp_seconds",
-            "Last sign of life of a silo.",
-            ["silo"],
-            registry=registry,
-        )
-        self.silos_connected = Gauge(
-            "consilium_silos_connected", "Silos whose lease runs.", registry=registry
+
+
+class SiloCollector(Collector):
+    """How silos are, read from the store at every scrape: a lease that ends rings no bell."""
+
+    def __init__(
+        self, read: Callable[[], Iterable[SiloRecord]], clock: Callable[[], datetime]
+    ) -> None:
+        self._read = read
+        self._clock = clock
+
+    def describe(self) -> Iterable[Metric]:
+        """The families without samples, so that registering does not touch the store."""
+        return self._families()
+
+    def collect(self) -> Iterable[Metric]:
+        """The families with one sample per silo."""
+        connected, last_seen = self._families()
+        now = self._clock()
+        for silo in self._read():
+            connected.add_metric([silo.name], silo.connected(now))
+            if silo.last_seen_at is not None:
+                last_seen.add_metric([silo.name], silo.last_seen_at.timestamp())
+        return connected, last_seen
+
+    def _families(self) -> tuple[GaugeMetricFamily, GaugeMetricFamily]:
+        return (
+            GaugeMetricFamily(
+                "consilium_silo_connected", "1 while a silo's lease runs.", labels=["silo"]
+            ),
+            GaugeMetricFamily(
+                "consilium_silo_last_seen_timestamp_seconds",
+                "Last sign of life of a silo.",
+                labels=["silo"],
+            ),
         )

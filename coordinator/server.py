@@ -21,7 +21,7 @@ from coordinator.board import Board
 from coordinator.conductor import Conductor
 from coordinator.desk import Desk
 from coordinator.gate import ENROLMENT_TABLE, SERVICE_TABLE, Admitted, Gate
-from coordinator.metrics import Metrics
+from coordinator.metrics import Metrics, SiloCollector
 from coordinator.services.admin import AdminServicer
 from coordinator.services.enrolment import EnrolmentServicer
 from coordinator.services.registry import RegistryServicer
@@ -55,6 +55,7 @@ async def serve(home: CoordinatorHome) -> None:
         collector(registry=registry)
     metrics = Metrics(registry)
     desk = build_desk(home, settings, metrics)
+    registry.register(SiloCollector(desk.store.silos.all, desk.clock))
     with HandshakeLog(lambda reason: _count_handshake(metrics, reason)):
         main = _server(desk, SERVICE_TABLE)
         rounds_pb2_grpc.add_RoundsServiceServicer_to_server(RoundsServicer(desk), main)

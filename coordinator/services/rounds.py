@@ -71,7 +71,6 @@ class RoundsServicer(rounds_pb2_grpc.RoundsServiceServicer):
             desk.clock(),
             desk.lease,
         )
-        desk.metrics.silo_last_seen.labels(caller().name).set(desk.clock().timestamp())
         return rounds_pb2.HeartbeatResponse(
             lease_until=timestamp(until), next_after=duration(desk.lease / 3)
         )

@@ -92,15 +92,7 @@ def stored_rows(rows: Any, schema: SetSchema) -> pa.RecordBatch | NDArray[np.gen
         array = np.asarray(rows)
         _refuse(_array(array, schema))
         return np.asarray(array, dtype=schema.element_type)
-    try:
-        table = pa.table(rows)
-    # Arrow's message may quote a cell.
-    except (pa.ArrowException, TypeError, ValueError) as error:
-        raise ConfigurationError(
-            f"The rows are no table ({type(error).__name__}).",
-            f"Give a DataFrame with the columns {listed(schema.names)}.",
-        ) from None
-    table = table.rename_columns([name.strip() for name in table.column_names])
+    table = _as_table(rows, schema)
     for name in schema.names:
         if (times := table.column_names.count(name)) != 1:
             raise ConfigurationError(
@@ -110,6 +102,25 @@ def stored_rows(rows: Any, schema: SetSchema) -> pa.RecordBatch | NDArray[np.gen
     for column in schema.columns:
         _refuse(_cells(table[column.name], column))
     return _batch(table, schema)
+
+
+def _as_table(rows: Any, schema: SetSchema) -> pa.Table:
+    """The wanted columns alone: what is ignored need not even be something Arrow can hold."""
+    # Imported here because only predicting needs it and the trainer starts faster without.
+    import pandas as pd
+
+    try:
+        if isinstance(rows, pd.DataFrame):
+            wanted = [str(name).strip() in schema.names for name in rows.columns]
+            rows = rows.loc[:, wanted].rename(columns=lambda name: str(name).strip())
+        table = pa.table(rows)
+    # Arrow's own message may quote a cell.
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise ConfigurationError(
+            f"The rows are not a table ({type(error).__name__}).",
+            f"Give a DataFrame with the columns {listed(schema.names)}.",
+        ) from None
+    return table.rename_columns([name.strip() for name in table.column_names])
 
 
 def _refuse(misfits: Iterator[Misfit]) -> None:
