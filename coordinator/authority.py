@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import ipaddress
 import re
 from collections.abc import Sequence
@@ -12,7 +13,11 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
-from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    PublicFormat,
+    load_pem_private_key,
+)
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from wire.errors import NAME_INVALID, REQUEST_INVALID, ConfigurationError, Refusal
@@ -126,7 +131,7 @@ class Authority:
         self, request_pem: bytes, name: str, lifetime: timedelta, now: datetime
     ) -> bytes:
         """Certifies the key in a request as silo `name`; whatever else the request says is ignored."""
-        public = _requested_key(request_pem)
+        public = requested_key(request_pem)
         return self._issue(public, Role.SILO, name, lifetime, now)
 
     def issue_admin(self, name: str, lifetime: timedelta, now: datetime) -> IssuedKey:
@@ -193,7 +198,8 @@ class Authority:
         return certificate.public_bytes(Encoding.PEM) + self.certificate_pem
 
 
-def _requested_key(request_pem: bytes) -> _PublicKey:
+def requested_key(request_pem: bytes) -> _PublicKey:
+    """The key a certificate request is for; REQUEST_INVALID unless we would certify it."""
     try:
         request = x509.load_pem_x509_csr(request_pem)
         signed = request.is_signature_valid
@@ -215,6 +221,13 @@ def _requested_key(request_pem: bytes) -> _PublicKey:
         return public
     # gRPC's TLS (BoringSSL) does not offer Ed25519 by default: such a silo could never connect.
     raise Refusal(REQUEST_INVALID, why="its key is neither ECDSA (P-256, P-384) nor RSA")
+
+
+def key_hash(request_pem: bytes) -> str:
+    """SHA-256 of the key a request is for: the same in every request made with that key."""
+    public = requested_key(request_pem)
+    encoded = public.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    return hashlib.sha256(encoded).hexdigest()
 
 
 def _load_key(path: Path) -> ec.EllipticCurvePrivateKey:

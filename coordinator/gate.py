@@ -115,7 +115,7 @@ class Gate(grpc.aio.ServerInterceptor):
                 name=identity.name,
                 role=identity.role,
                 method=method.rpartition("/")[2],
-                allowed=" or ".join(f"{role}s" for role in sorted(allowed)) or "nobody",
+                allowed=" or ".join(sorted(allowed)) or "a role that does not exist",
             )
         await self._admit(identity, certificate.fingerprint)
         # Every call is served in a task of its own, so the value dies with the call.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -38,7 +39,7 @@ from wire.consilium.v1 import (
     rounds_pb2_grpc,
 )
 from wire.errors import CERTIFICATE_SUPERSEDED, SILO_REVOKED, ConfigurationError, Refusal
-from wire.grpc_log import HandshakeLog, HandshakeRefusal
+from wire.grpc_log import HandshakeLog, HandshakeRefusal, handshakes_are_logged
 from wire.identity import Identity, Role
 from wire.public_file import PublicSetFolder
 
@@ -54,6 +55,8 @@ async def serve(home: CoordinatorHome) -> None:
     for collector in (ProcessCollector, PlatformCollector, GCCollector):
         collector(registry=registry)
     metrics = Metrics(registry)
+    if not handshakes_are_logged(os.environ):
+        log.warning("handshakes_not_counted", hint="GRPC_VERBOSITY hides refused handshakes")
     desk = build_desk(home, settings, metrics)
     registry.register(SiloCollector(desk.store.silos.all, desk.clock))
     with HandshakeLog(lambda reason: _count_handshake(metrics, reason)):

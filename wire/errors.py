@@ -85,7 +85,7 @@ NO_IDENTITY = _fault(
 WRONG_ROLE = _fault(
     "WRONG_ROLE",
     _S.PERMISSION_DENIED,
-    "{name} is a {role}; {method} is for {allowed} only.",
+    "{name} has the role {role}; {method} needs {allowed}.",
     "Use the certificate of the right role.",
 )
 SILO_UNKNOWN = _fault(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from datetime import timedelta
 from typing import Any
 
 import structlog
 
+from coordinator.authority import key_hash
 from coordinator.desk import Desk
 from coordinator.store.records import IssuedCertificate
 from coordinator.translation import timestamp
@@ -42,7 +42,7 @@ class EnrolmentServicer(enrolment_pb2_grpc.EnrolmentServiceServicer):
             desk.store.silos.redeem,
             request.token_id,
             secret_digest(request.token_secret),
-            hashlib.sha256(request_pem).hexdigest(),
+            key_hash(request_pem),
             now,
             issue,
         )

@@ -17,8 +17,14 @@ import grpc.aio
 import pytest
 from loopback import DAY, Consortium, Heart, beat
 
-from wire.channels import RetryPolicy, enrolment_channel, secure_channel, translated
-from wire.consilium.v1 import rounds_pb2, rounds_pb2_grpc
+from wire.channels import (
+    IDEMPOTENT_METHODS,
+    RetryPolicy,
+    enrolment_channel,
+    secure_channel,
+    translated,
+)
+from wire.consilium.v1 import admin_pb2, registry_pb2, rounds_pb2, rounds_pb2_grpc
 from wire.errors import (
     CERTIFICATE_EXPIRED,
     CERTIFICATE_NOT_YET_VALID,
@@ -285,6 +291,16 @@ class TestWhatIsWrongThere:
 
 
 class TestRetries:
+    def test_every_listed_call_exists(self) -> None:
+        files = (admin_pb2.DESCRIPTOR, registry_pb2.DESCRIPTOR, rounds_pb2.DESCRIPTOR)
+        services = {
+            service.full_name: set(service.methods_by_name)
+            for file in files
+            for service in file.services_by_name.values()
+        }
+        for service, methods in IDEMPOTENT_METHODS.items():
+            assert set(methods) <= services[service]
+
     def call(self, consortium: Consortium, heart: Heart, method: str) -> None:
         silo = consortium.member(Role.SILO, "hospital-a")
         retries = RetryPolicy(attempts=3, first_pause_seconds=0.01, longest_pause_seconds=0.01)
