@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
 import secrets
 import socket
@@ -32,8 +33,10 @@ class InstanceLock:
 def _identifier(path: Path) -> str:
     """The same after a restart on this machine, so that the old lease is simply taken up again.
 
-    The host's name is part of it: a folder copied to another machine is another instance.
+    The host's name and the folder's are part of it: a copy of the folder, here or elsewhere, is another
+    instance.
     """
     if not path.exists():
         write_atomically(path, secrets.token_hex(16).encode(), 0o600)
-    return f"{path.read_text(encoding='ascii')}@{socket.gethostname()}"[:64]
+    kept = path.read_text(encoding="ascii")
+    return hashlib.sha256(f"{kept}@{socket.gethostname()}:{path.resolve()}".encode()).hexdigest()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from asyncio.subprocess import Process
 from pathlib import Path
@@ -31,6 +32,7 @@ async def keep_trainer(home: Path, link: TrainerLink, log_level: str) -> None:
             "--log-level",
             log_level,
             "--follow-parent",
+            str(os.getpid()),
         )
         try:
             was_ready = await _became_ready(process, link) or was_ready

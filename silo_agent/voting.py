@@ -110,7 +110,6 @@ class TaskWorker:
             self.activity = rounds_pb2.ACTIVITY_IDLE
         outcome = await self._cast(state, number, ballot)
         self._metrics.ballots.labels(name, outcome).inc()
-        self._done_round = number
 
     async def _cast(
         self, state: task_pb2.TaskState, number: int, ballot: trainer_pb2.VoteResponse
@@ -129,11 +128,15 @@ class TaskWorker:
         try:
             receipt = await self._link.cast(header, ballot.data)
         except Refusal as refusal:
-            # None of these gets better by trying again; the next round may.
+            # None of these gets better by trying again at once.
             if not refusal.is_a(ROUND_CLOSED, NOT_A_PARTICIPANT, BALLOT_CONFLICT, TASK_NOT_RUNNING):
                 raise
             log.warning("ballot_refused", task=name, round=number, sentence=refusal.sentence)
+            # A paused task goes on in the same round, with whoever takes part by then.
+            if refusal.is_a(ROUND_CLOSED, BALLOT_CONFLICT):
+                self._done_round = number
             return refusal.code.lower()
+        self._done_round = number
         self._traffic.record(Direction.IN, Kind.RECEIPT, name, number, 0, receipt.digest)
         self._metrics.bytes.labels("out", "ballot").inc(size)
         self._metrics.round.labels(name).set(number)

@@ -69,7 +69,7 @@ class Cohorts:
 
 
 def deal(seed: int) -> Cohorts:
-    """570 − 1 patients split by class: 370 public, 17 to each of five hospitals, 114 for the test."""
+    """The 569 patients, split by class: 370 public, 17 to each of five hospitals, 114 for the test."""
     frame = load_breast_cancer(as_frame=True).frame
     frame[LABEL_COLUMN] = np.array(LABELS)[frame.pop("target")]
     rest, test = _split(frame, TEST_ROWS, seed)

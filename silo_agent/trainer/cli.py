@@ -39,13 +39,13 @@ def trainer(
     home: Home,
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
     follow_parent: Annotated[
-        bool, typer.Option(hidden=True, help="End when the process that started this one ends.")
-    ] = False,
+        int, typer.Option(hidden=True, help="End when this process, the one that started it, ends.")
+    ] = 0,
 ) -> None:
     """Run the private side alone: data, model, no network."""
     configure_logs(log_level)
     if follow_parent:
-        _die_with_parent()
+        _die_with(follow_parent)
     # Before anything that starts a thread: a user namespace needs a single one.
     isolation = give_up_network()
     from silo_agent.trainer.server import serve
@@ -87,9 +87,13 @@ def export_model(
     console.print(f"Model of [bold]{task}[/] written to {out}; it holds private knowledge.")
 
 
-def _die_with_parent() -> None:
-    """Has the kernel end this process when its parent does, however that ends."""
-    parent = os.getppid()
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+def _die_with(parent: int) -> None:
+    """Has the kernel end this process when `parent` does, however that ends.
+
+    Not by SIGTERM, which lets a training finish: the next agent's trainer would share its folder and
+    socket with this one for as long as that takes.
+    """
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    # It may have ended before the kernel was asked.
     if os.getppid() != parent:
-        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGKILL)
