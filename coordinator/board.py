@@ -1,4 +1,4 @@
-"""The notice board: task states as silos watch them, read from the store once per change, shared by all."""
+"""The notice board: task states and consensuses for silos, read from the store once and shared by all."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 
 from coordinator.bell import Bell
 from coordinator.store import Store
-from coordinator.store.records import TaskRecord
+from coordinator.store.records import ClosedRound, TaskRecord
 from coordinator.store_thread import StoreThread
 from coordinator.translation import task_message
 from wire.consilium.v1 import task_pb2
@@ -22,6 +22,8 @@ class Board:
         self._seen: asyncio.Event | None = None
         self._reading = asyncio.Lock()
         self._notices: list[tuple[TaskRecord, task_pb2.TaskState]] = []
+        self._fetching = asyncio.Lock()
+        self._fetched: tuple[str, ClosedRound, bytes] | None = None
 
     async def notices(self, silo: str, after_revision: int) -> list[task_pb2.TaskState]:
         """What `silo` has not heard of since `after_revision`."""
@@ -44,3 +46,12 @@ class Board:
             if record.name == name:
                 return record
         return await self._in_store(self._store.tasks.get, name)
+
+    async def consensus(self, name: str, number: int) -> tuple[ClosedRound, bytes]:
+        """The consensus of a round, 0 for the latest. The last one read is kept: all silos want the same."""
+        async with self._fetching:
+            held = self._fetched
+            if held is None or (held[0], held[1].number) != (name, number):
+                closed, payload = await self._in_store(self._store.tasks.consensus, name, number)
+                held = self._fetched = (name, closed, payload)
+        return held[1], held[2]

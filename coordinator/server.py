@@ -8,6 +8,7 @@ import signal
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
+from wsgiref.simple_server import WSGIServer
 
 import grpc
 import structlog
@@ -75,9 +76,7 @@ async def serve(home: CoordinatorHome) -> None:
             settings.enrolment_port,
             _credentials(home, desk, mutual=False),
         )
-        pages, _ = start_http_server(
-            settings.metrics_port, settings.metrics_listen, registry=registry
-        )
+        pages = _metrics_page(settings, registry)
         await main.start()
         await enrolment.start()
         conducting = asyncio.create_task(desk.conductor.run())
@@ -151,10 +150,22 @@ def _listen(
     try:
         server.add_secure_port(f"{host}:{port}", credentials)
     except RuntimeError:
-        raise ConfigurationError(
-            f"Port {port} on {host} cannot be used.",
-            "Another program may hold it; choose another port in coordinator.yaml.",
-        ) from None
+        raise _unusable(host, port) from None
+
+
+def _metrics_page(settings: CoordinatorSettings, registry: CollectorRegistry) -> WSGIServer:
+    host, port = settings.metrics_listen, settings.metrics_port
+    try:
+        return start_http_server(port, host, registry=registry)[0]
+    except OSError:
+        raise _unusable(host, port) from None
+
+
+def _unusable(host: str, port: int) -> ConfigurationError:
+    return ConfigurationError(
+        f"Port {port} on {host} cannot be used.",
+        "Another program may hold it; choose another port in coordinator.yaml.",
+    )
 
 
 def _credentials(home: CoordinatorHome, desk: Desk, *, mutual: bool) -> grpc.ServerCredentials:

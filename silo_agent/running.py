@@ -18,6 +18,7 @@ from silo_agent.supervisor import keep_trainer
 from silo_agent.together import together
 from silo_agent.traffic import Traffic
 from silo_agent.trainer_link import TrainerLink
+from wire.errors import ConfigurationError
 from wire.identity import IdentityFiles
 from wire.public_file import PublicSetFolder
 
@@ -43,7 +44,7 @@ async def run_agent(home: SiloHome, options: RunOptions) -> None:
     metrics = AgentMetrics(registry)
     metrics.certificate_expiry.set(identity.certificate.not_after.timestamp())
     if options.metrics_port:
-        start_http_server(options.metrics_port, "127.0.0.1", registry=registry)
+        _serve_metrics(options.metrics_port, registry)
     link, trainer = CoordinatorLink(identity), TrainerLink(home.socket)
     agent = Agent(
         link,
@@ -67,3 +68,13 @@ async def run_agent(home: SiloHome, options: RunOptions) -> None:
         with contextlib.suppress(asyncio.CancelledError):
             await trainer.close()
             await link.close()
+
+
+def _serve_metrics(port: int, registry: CollectorRegistry) -> None:
+    try:
+        start_http_server(port, "127.0.0.1", registry=registry)
+    except OSError:
+        raise ConfigurationError(
+            f"Port {port} on 127.0.0.1 cannot be used.",
+            "Another program may hold it; choose another --metrics-port.",
+        ) from None

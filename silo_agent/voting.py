@@ -66,6 +66,9 @@ class TaskWorker:
         backoff = Backoff(longest=60.0)
         while True:
             await self._news.wait()
+            # A trainer that is being started again is waited for here, where the state stays fresh; a failed
+            # call would be tried again later and later.
+            await self._trainer.wait_ready()
             self._news.clear()
             try:
                 await self._act(self._state)

@@ -11,6 +11,7 @@ from pathlib import Path
 import grpc
 import grpc.aio
 
+from wire.chunks import SOCKET_MESSAGE_BYTES
 from wire.errors import SERVER_UNTRUSTED, UNREACHABLE, ConsiliumError, Fault, Refusal, from_rpc
 from wire.identity import IdentityFiles
 from wire.tls_diagnosis import diagnose
@@ -109,9 +110,15 @@ def enrolment_channel(
 
 def unix_channel(path: Path) -> grpc.aio.Channel:
     """A channel to the trainer's socket; who may connect is decided by the file's permissions."""
-    return grpc.aio.insecure_channel(
-        f"unix:{path.absolute()}", [("grpc.enable_http_proxy", 0), *_message_sizes()]
-    )
+    options: Options = [
+        ("grpc.enable_http_proxy", 0),
+        # A trainer that is started again is next door: look for it every second, not every two minutes.
+        ("grpc.initial_reconnect_backoff_ms", 100),
+        ("grpc.min_reconnect_backoff_ms", 100),
+        ("grpc.max_reconnect_backoff_ms", 1000),
+        *_message_sizes(SOCKET_MESSAGE_BYTES),
+    ]
+    return grpc.aio.insecure_channel(f"unix:{path.absolute()}", options)
 
 
 def server_options() -> Options:
@@ -187,8 +194,5 @@ def _client_options(keepalive: KeepAlive, proxy: str | None) -> Options:
     ]
 
 
-def _message_sizes() -> Options:
-    return [
-        ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-        ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
-    ]
+def _message_sizes(most: int = MAX_MESSAGE_BYTES) -> Options:
+    return [("grpc.max_receive_message_length", most), ("grpc.max_send_message_length", most)]

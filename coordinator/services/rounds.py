@@ -126,10 +126,7 @@ class RoundsServicer(rounds_pb2_grpc.RoundsServiceServicer):
         self, request: rounds_pb2.FetchConsensusRequest, context: Any
     ) -> AsyncIterator[rounds_pb2.FetchConsensusResponse]:
         """The header, then the bits."""
-        desk = self._desk
-        closed, payload = await desk.in_store(
-            desk.store.tasks.consensus, request.task, request.round
-        )
+        closed, payload = await self._desk.board.consensus(request.task, request.round)
         yield rounds_pb2.FetchConsensusResponse(header=consensus_header(request.task, closed))
         for data in chunks(payload):
             yield rounds_pb2.FetchConsensusResponse(data=data)
