@@ -12,10 +12,12 @@ async def together(*coroutines: Coroutine[Any, Any, None]) -> None:
 
     Raises the first failure itself, not a group: it is what a person will read.
     """
-    tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
+    tasks = [asyncio.create_task(coroutine) for coroutine in coroutines]
     try:
         await asyncio.gather(*tasks)
     finally:
         for task in tasks:
-            task.cancel()
+            # One that is already ending must not be interrupted in its cleaning up.
+            if not task.cancelling():
+                task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
