@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,19 +15,26 @@ import grpc.aio
 from wire.chunks import SOCKET_MESSAGE_BYTES
 from wire.errors import SERVER_UNTRUSTED, UNREACHABLE, ConsiliumError, Fault, Refusal, from_rpc
 from wire.identity import IdentityFiles
+from wire.proxy import Proxy
 from wire.tls_diagnosis import diagnose
 
 # Chunks are at most 1 MiB; a list of tasks or silos may be somewhat larger.
 MAX_MESSAGE_BYTES = 4 << 20
+# Ours are a few hundred bytes, proxies add some more.
+MAX_METADATA_BYTES = 16 << 10
+_IDENTITY_ONLY = 1
 
 Options = list[tuple[str, str | int]]
 
 # Calls whose repetition changes nothing: reads, and writes keyed by a digest. `Watch` is missing because the
 # agent itself resumes it with its cursor; registering and enrolling hand out something new each time.
 IDEMPOTENT_METHODS: dict[str, tuple[str, ...]] = {
-    "consilium.v1.RoundsService": ("Heartbeat", "CastBallot", "FetchConsensus"),
+    "consilium.v1.RoundsService": ("Heartbeat", "CastBallot", "GetReceipt", "FetchConsensus"),
+    "consilium.v1.IdentityService": ("Renew", "GetSigner"),
     "consilium.v1.RegistryService": ("ListPublicSets", "GetPublicSet", "FetchPublicSet"),
     "consilium.v1.AdminService": (
+        "ListAudit",
+        "GetAuditHead",
         "ListSilos",
         "GetSilo",
         "RevokeSilo",
@@ -82,9 +90,9 @@ def secure_channel(
     *,
     keepalive: KeepAlive | None = None,
     retries: RetryPolicy | None = None,
-    proxy: str | None = None,
+    proxy: Proxy | None = None,
 ) -> grpc.aio.Channel:
-    """A channel to the coordinator in which both ends show certificates. `proxy` is an http:// URL."""
+    """A channel to the coordinator in which both ends show certificates."""
     credentials = grpc.ssl_channel_credentials(
         root_certificates=files.authorities_pem,
         private_key=files.key_pem,
@@ -101,7 +109,7 @@ def secure_channel(
 
 
 def enrolment_channel(
-    address: str, authorities_pem: bytes, *, proxy: str | None = None
+    address: str, authorities_pem: bytes, *, proxy: Proxy | None = None
 ) -> grpc.aio.Channel:
     """A channel to the enrolment port: only the server shows a certificate, of these authorities."""
     credentials = grpc.ssl_channel_credentials(root_certificates=authorities_pem)
@@ -121,12 +129,52 @@ def unix_channel(path: Path) -> grpc.aio.Channel:
     return grpc.aio.insecure_channel(f"unix:{path.absolute()}", options)
 
 
-def server_options() -> Options:
-    """Options of the coordinator's servers: tolerate our clients' keepalive, bound message sizes."""
+@dataclass(frozen=True)
+class Patience:
+    """How long a server bears with a peer, and with how many of them."""
+
+    handshake_seconds: float = 20.0
+    """A TLS handshake that takes longer is cut off."""
+    silence_seconds: float = 60.0
+    """A connection quiet for so long is pinged; without an answer within a third of it, it is closed."""
+    idle_seconds: float = 300.0
+    """A connection without calls is closed."""
+    age_seconds: float | None = None
+    """Every connection is closed at this age; None never does."""
+    connections: int = 2048
+    """Further ones are closed at once."""
+    streams: int = 100
+    """Calls under way on one connection."""
+
+
+STRANGERS = Patience(idle_seconds=20.0, age_seconds=60.0, connections=64, streams=8)
+"""For a port open to anyone, where every call is short; a connection can make gRPC buffer some 20 MiB."""
+
+
+def server_options(patience: Patience | None = None) -> Options:
+    """Options of the coordinator's servers: tolerate our clients' keepalive, bound what a peer can take up."""
+    patience = patience or Patience()
+    age = patience.age_seconds
     return [
+        ("grpc.server_handshake_timeout_ms", round(patience.handshake_seconds * 1000)),
+        ("grpc.keepalive_time_ms", round(patience.silence_seconds * 1000)),
+        ("grpc.keepalive_timeout_ms", round(patience.silence_seconds * 1000 / 3)),
+        # A peer that never answers gRPC's own first ping gets no keepalive ping: this one ends it.
+        ("grpc.http2.ping_timeout_ms", round(patience.silence_seconds * 1000)),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.min_ping_interval_without_data_ms", 30_000),
         ("grpc.http2.max_pings_without_data", 0),
+        ("grpc.max_connection_idle_ms", round(patience.idle_seconds * 1000)),
+        *([("grpc.max_connection_age_ms", round(age * 1000))] if age else []),
+        *([("grpc.max_connection_age_grace_ms", round(age * 1000))] if age else []),
+        ("grpc.max_allowed_incoming_connections", patience.connections),
+        ("grpc.max_concurrent_streams", patience.streams),
+        ("grpc.max_metadata_size", MAX_METADATA_BYTES),
+        ("grpc.absolute_max_metadata_size", MAX_METADATA_BYTES),
+        # Until a peer has acknowledged our settings, gRPC takes 16 MiB of headers from it.
+        ("grpc.http2.settings_timeout", round(patience.handshake_seconds * 1000)),
+        # Nothing of ours is compressed; a message that is gets refused before it is inflated.
+        ("grpc.compression_enabled_algorithms_bitset", _IDENTITY_ONLY),
         # Two servers on one port would share callers at random; the second must fail to start.
         ("grpc.so_reuseport", 0),
         *_message_sizes(),
@@ -139,7 +187,7 @@ async def translated(
     files: IdentityFiles | None,
     *,
     now: datetime | None = None,
-    proxy: str | None = None,
+    proxy: Proxy | None = None,
     authorities_pem: bytes | None = None,
     wrong_authority: Fault = SERVER_UNTRUSTED,
 ) -> ConsiliumError:
@@ -179,7 +227,10 @@ _WHY = {
 }
 
 
-def _client_options(keepalive: KeepAlive, proxy: str | None) -> Options:
+def _client_options(keepalive: KeepAlive, proxy: Proxy | None) -> Options:
+    if proxy is not None:
+        # gRPC lets a `no_proxy` in the environment go round the proxy it was told to use, unless this is set.
+        os.environ["no_grpc_proxy"] = ""  # noqa: SIM112
     return [
         ("grpc.keepalive_time_ms", keepalive.interval_seconds * 1000),
         ("grpc.keepalive_timeout_ms", keepalive.timeout_seconds * 1000),
@@ -189,7 +240,7 @@ def _client_options(keepalive: KeepAlive, proxy: str | None) -> Options:
         ("grpc.initial_reconnect_backoff_ms", 500),
         ("grpc.max_reconnect_backoff_ms", 15_000),
         # Only a proxy that was asked for: an http_proxy left in the environment must not decide.
-        ("grpc.http_proxy", proxy) if proxy else ("grpc.enable_http_proxy", 0),
+        ("grpc.http_proxy", proxy.url) if proxy else ("grpc.enable_http_proxy", 0),
         *_message_sizes(),
     ]
 

@@ -56,7 +56,7 @@ def main() -> None:
         sys.exit(130)
 
 
-_ORDER = ("demo", "coordinator", "silo", "public-set", "task", "agent")
+_ORDER = ("demo", "coordinator", "admin", "silo", "public-set", "task", "audit", "agent")
 _EXTRAS = {"agent.private": "trainer", "demo": "demo"}
 
 

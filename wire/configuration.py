@@ -23,6 +23,8 @@ def read_yaml(path: Path, model: type[M]) -> M:
         raise ConfigurationError(f"{path} does not exist.", "Check the path.") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"{path} cannot be read: {error}.") from None
+    except RecursionError:
+        raise ConfigurationError(f"{path} is nested too deeply.") from None
     except yaml.YAMLError as error:
         where = getattr(error, "problem_mark", None)
         line = f", line {where.line + 1}" if where else ""
@@ -46,11 +48,11 @@ def checked(values: dict[str, Any], model: type[M], source: str) -> M:
 
 
 def explain(error: ValidationError, model: type[BaseModel]) -> str:
-    """What pydantic found, in a person's words."""
-    return "; ".join(_explain(problem, model) for problem in error.errors())
+    """What pydantic found, in a person's words; quotes no value, because both sides log it."""
+    return "; ".join(_explain(problem, model, quote=False) for problem in error.errors())
 
 
-def _explain(problem: Any, model: type[BaseModel]) -> str:
+def _explain(problem: Any, model: type[BaseModel], *, quote: bool = True) -> str:
     key = ".".join(str(part) for part in problem["loc"]) or "the whole file"
     if problem["type"] == "missing":
         return f"`{key}` is missing"
@@ -60,7 +62,8 @@ def _explain(problem: Any, model: type[BaseModel]) -> str:
         return f"`{key}` is not a known key" + (f"; did you mean `{close[0]}`?" if close else "")
     message = problem["msg"].removeprefix("Value error, ")
     given = problem["input"]
-    shown = f" (it is {given!r})" if isinstance(given, str | int | float | bool) else ""
+    plain = isinstance(given, str | int | float | bool)
+    shown = f" (it is {given!r})" if quote and plain else ""
     return f"`{key}`: {message[:1].lower()}{message[1:]}{shown}"
 
 

@@ -100,11 +100,41 @@ SILO_REVOKED = _fault(
     "Silo {name} has been revoked.",
     "Ask the consortium's admin whether {name} should be registered anew.",
 )
+SILO_SUSPENDED = _fault(
+    "SILO_SUSPENDED",
+    _S.PERMISSION_DENIED,
+    "Silo {name} is suspended.",
+    "Nothing has to be done here; the agent goes on when the admin resumes {name}.",
+)
+ADMIN_UNKNOWN = _fault(
+    "ADMIN_UNKNOWN",
+    _S.NOT_FOUND,
+    "No admin is registered as {name}.",
+    "See `consilium admin list`; register one with `consilium admin register NAME`.",
+)
+ADMIN_REVOKED = _fault(
+    "ADMIN_REVOKED",
+    _S.PERMISSION_DENIED,
+    "Admin {name} has been revoked.",
+    "Ask another admin whether {name} should be registered anew.",
+)
+ADMIN_EXISTS = _fault(
+    "ADMIN_EXISTS",
+    _S.ALREADY_EXISTS,
+    "An admin named {name} is already registered ({status}).",
+    "Choose another name; or, if it has not joined yet, `consilium admin register {name} --replace-token`.",
+)
+LAST_ADMIN = _fault(
+    "LAST_ADMIN",
+    _S.FAILED_PRECONDITION,
+    "{name} is the only active admin and cannot be revoked.",
+    "Register another admin first.",
+)
 CERTIFICATE_SUPERSEDED = _fault(
     "CERTIFICATE_SUPERSEDED",
     _S.PERMISSION_DENIED,
-    "Silo {name} presented a certificate that is not its current one.",
-    "Use the certificate of the latest `consilium agent join`.",
+    "{name} presented a certificate that has been replaced or withdrawn.",
+    "If its latest certificate is lost, join again with a new token.",
 )
 SILO_EXISTS = _fault(
     "SILO_EXISTS",
@@ -129,6 +159,30 @@ NAME_INVALID = _fault(
     _S.INVALID_ARGUMENT,
     "{what} {name!r} is not a valid name.",
     "Use 1 to 63 lower-case letters, digits and hyphens, starting with a letter.",
+)
+AUDIT_BROKEN = _fault(
+    "AUDIT_BROKEN",
+    _S.DATA_LOSS,
+    "The audit record is broken at entry {sequence}: {why}.",
+    "Someone changed the record outside Consilium; keep a copy and compare it with a backup.",
+)
+SIGNER_UNKNOWN = _fault(
+    "SIGNER_UNKNOWN",
+    _S.NOT_FOUND,
+    "No receipt was ever signed by {fingerprint}.",
+    "Compare the fingerprint with the one in the receipt.",
+)
+RECEIPT_UNKNOWN = _fault(
+    "RECEIPT_UNKNOWN",
+    _S.NOT_FOUND,
+    "The coordinator holds no ballot of silo {name} in round {round} of task {task}.",
+    "It never arrived, came too late or was dropped; the agent goes on with the open round.",
+)
+RECEIPT_UNPROVEN = _fault(
+    "RECEIPT_UNPROVEN",
+    _S.DATA_LOSS,
+    "The receipt at entry {sequence} proves nothing: {why}.",
+    "Show the exported record to the consortium's admin and compare it with the coordinator's.",
 )
 # -- enrolment --------------------------------------------------------------------------------------
 TOKEN_MALFORMED = _fault(
@@ -186,6 +240,18 @@ SERVER_UNTRUSTED = _fault(
     "The server at {address} could not be verified: {why}.",
     "Check that the address is the coordinator's and that nothing intercepts TLS in between.",
 )
+TLS_INTERCEPTED = _fault(
+    "TLS_INTERCEPTED",
+    _S.UNAUTHENTICATED,
+    "Something between here and {address} intercepts TLS: it shows a certificate issued by {issuer}, not by the consortium's authority.",
+    "Ask your IT to exempt {host} from TLS inspection in the firewall, proxy or virus scanner.",
+)
+PROXY_REFUSED = _fault(
+    "PROXY_REFUSED",
+    _S.UNAVAILABLE,
+    "The proxy {proxy} refused a tunnel to {address}: {why}.",
+    "{hint}",
+)
 CERTIFICATE_EXPIRED = _fault(
     "CERTIFICATE_EXPIRED",
     _S.UNAUTHENTICATED,
@@ -196,7 +262,13 @@ CERTIFICATE_NOT_YET_VALID = _fault(
     "CERTIFICATE_NOT_YET_VALID",
     _S.UNAUTHENTICATED,
     "The certificate of {name} is valid only from {begins}; this machine's clock says {now}.",
-    "Set this machine's clock.",
+    "Set this machine's clock; if it is right, the coordinator's is ahead: tell its operator.",
+)
+CLOCK_SKEW = _fault(
+    "CLOCK_SKEW",
+    _S.UNAUTHENTICATED,
+    "The clocks of this machine and of the coordinator at {address} disagree: {why}.",
+    "Set this machine's clock (NTP); if it is right, the coordinator's is wrong: tell its operator.",
 )
 # -- public sets ------------------------------------------------------------------------------------
 PUBLIC_SET_UNKNOWN = _fault(
@@ -331,17 +403,103 @@ CONSENSUS_UNKNOWN = _fault(
     "Wait until the round has closed.",
 )
 # -- the private side ---------------------------------------------------------------------------------
+TRAINER_UNREACHABLE = _fault(
+    "TRAINER_UNREACHABLE",
+    _S.UNAVAILABLE,
+    "The trainer does not answer at {socket}.",
+    "The agent goes on as soon as it does; if it stays away, its own log says why.",
+)
 NOT_PREPARED = _fault(
     "NOT_PREPARED",
     _S.FAILED_PRECONDITION,
     "The trainer has not been prepared for task {task}.",
     "The agent prepares it by itself; if this persists, restart both.",
 )
+APPROVAL_NEEDED = _fault(
+    "APPROVAL_NEEDED",
+    _S.FAILED_PRECONDITION,
+    "Task {task} ({digest}) is waiting for this hospital's approval.",
+    "Someone at the hospital reads and accepts it with `consilium agent approve {task}`.",
+)
+APPROVAL_REFUSED_BY_POLICY = _fault(
+    "APPROVAL_REFUSED_BY_POLICY",
+    _S.PERMISSION_DENIED,
+    "This hospital's policy does not allow task {task} ({digest}): {why}.",
+    "Ask the admin for another task, or change `policy` in silo.yaml; approval cannot override it.",
+)
+APPROVALS_BROKEN = _fault(
+    "APPROVALS_BROKEN",
+    _S.DATA_LOSS,
+    "This hospital's record of approvals is broken at entry {sequence}: {why}.",
+    "Nothing is trained until it is whole: keep a copy and restore trainer/approvals.jsonl from a backup.",
+)
+ROUND_BEYOND_TASK = _fault(
+    "ROUND_BEYOND_TASK",
+    _S.OUT_OF_RANGE,
+    "Task {task} has rounds 1 to {rounds}; round {round} was asked of the trainer.",
+    "What was approved ends there; if the agent asked this by itself, tell the admin.",
+)
 TRAINING_FAILED = _fault(
     "TRAINING_FAILED",
     _S.INTERNAL,
     "Training for round {round} failed in the trainer ({kind}).",
     "The trainer's own log has the details; they never leave the private side.",
+)
+# -- what the coordinator stands on ---------------------------------------------------------------------
+DISK_FULL = _fault(
+    "DISK_FULL",
+    _S.RESOURCE_EXHAUSTED,
+    "There is no room left on the disk for {path}.",
+    "Free some space there, then repeat what was refused; what was accepted before is safe.",
+)
+STORE_UNAVAILABLE = _fault(
+    "STORE_UNAVAILABLE",
+    _S.UNAVAILABLE,
+    "The coordinator cannot use its database at the moment.",
+    "Try again in a while; nothing that was confirmed is lost. The operator finds the reason in the log.",
+)
+CONTENT_MISSING = _fault(
+    "CONTENT_MISSING",
+    _S.UNAVAILABLE,
+    "Public set {name}@{version} is registered, but its file is not in this coordinator's folder.",
+    "The operator mounts the shared folder of public sets here, or publishes the same file once more.",
+)
+# -- too much at once -----------------------------------------------------------------------------------
+RATE_LIMITED = _fault(
+    "RATE_LIMITED",
+    _S.RESOURCE_EXHAUSTED,
+    "This caller makes calls faster than they are answered; the next may come in {seconds} s.",
+    "Wait that long. If nothing here calls so often, ask the operator to raise `limits` in coordinator.yaml.",
+)
+TOO_MANY_CALLS = _fault(
+    "TOO_MANY_CALLS",
+    _S.RESOURCE_EXHAUSTED,
+    "This caller has {most} calls under way, as many as it may have at once.",
+    "Let some of them end. If they belong to nothing running here, someone else holds this certificate.",
+)
+HEADERS_TOO_LARGE = _fault(
+    "HEADERS_TOO_LARGE",
+    _S.RESOURCE_EXHAUSTED,
+    "The call's headers have {size} bytes; the coordinator takes {most}.",
+    "A proxy on the way may add too many; ask whoever runs it.",
+)
+STREAM_REPLACED = _fault(
+    "STREAM_REPLACED",
+    _S.ABORTED,
+    "Newer streams of this caller took the place of this one.",
+    "Nothing has to be done after a lost connection; otherwise stop what else uses this certificate.",
+)
+UPLOAD_STALLED = _fault(
+    "UPLOAD_STALLED",
+    _S.DEADLINE_EXCEEDED,
+    "Nothing more of the call arrived for {seconds} s.",
+    "Send it again; if it persists, something on the way holds data back.",
+)
+MESSAGES_TOO_SMALL = _fault(
+    "MESSAGES_TOO_SMALL",
+    _S.RESOURCE_EXHAUSTED,
+    "The upload came in {messages} messages of {bytes} bytes together.",
+    "Send larger pieces: 1 MiB each. Agent and coordinator may run incompatible versions.",
 )
 # -- anything else --------------------------------------------------------------------------------------
 INTERNAL = _fault(

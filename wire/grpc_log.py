@@ -28,11 +28,18 @@ _PATIENCE_SECONDS = 0.05
 _LINE = re.compile(
     rb"ssl_transport_security\.cc:\d+\] Handshake failed with error [A-Z_]+: .*OPENSSL_internal:(\w+)(.*)"
 )
+# What gRPC's core refuses by itself inside a connection; it tells the peer, and of us only this log.
+_REFUSED_CALLS = {
+    "compressed_message": re.compile(rb"call\.cc:\d+\] Compression algorithm '\w+' is disabled"),
+    "oversized_headers": re.compile(
+        rb"hpack_encoder\.cc:\d+\] Ignoring key value pair due to size"
+    ),
+}
 _NOT_TLS = {b"HTTP_REQUEST", b"HTTPS_PROXY_REQUEST", b"WRONG_VERSION_NUMBER", b"UNKNOWN_PROTOCOL"}
 
 
 class HandshakeRefusal(StrEnum):
-    """Why a handshake failed, as a metric's label."""
+    """Why a handshake failed, or a call before it became one, as a metric's label."""
 
     NO_CERTIFICATE = "no_certificate"
     UNTRUSTED_CERTIFICATE = "untrusted_certificate"
@@ -40,13 +47,16 @@ class HandshakeRefusal(StrEnum):
     NOT_YET_VALID_CERTIFICATE = "not_yet_valid_certificate"
     NOT_TLS = "not_tls"
     OTHER = "other"
+    COMPRESSED_MESSAGE = "compressed_message"
+    OVERSIZED_HEADERS = "oversized_headers"
 
 
 def refusal_in(line: bytes) -> HandshakeRefusal | None:
-    """The refused handshake that a line of gRPC's core tells of, or None for any other line."""
+    """The refused handshake or call that a line of gRPC's core tells of, or None for any other line."""
     match = _LINE.search(line)
     if match is None:
-        return None
+        told = (kind for kind, pattern in _REFUSED_CALLS.items() if pattern.search(line))
+        return next(map(HandshakeRefusal, told), None)
     kind, why = match.groups()
     if kind == b"PEER_DID_NOT_RETURN_A_CERTIFICATE":
         return HandshakeRefusal.NO_CERTIFICATE

@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import (
@@ -22,8 +23,13 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
+from wire.certificates import certificate_in, certificates_in
 from wire.errors import ConfigurationError
 from wire.files import sync_folder, write_atomically
+
+# Hospitals' clocks drift; a certificate must hold on a machine that is a little behind. Both ends know by how
+# much certificates begin before they are issued, so that their life can be counted from their issue.
+BACKDATED = timedelta(minutes=5)
 
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,62}")
 _SCHEME = "spiffe"
@@ -88,6 +94,16 @@ class Certificate:
     not_before: datetime
     not_after: datetime
 
+    @property
+    def issued_at(self) -> datetime:
+        """When the authority signed it, by the coordinator's clock."""
+        return self.not_before + BACKDATED
+
+    @property
+    def life(self) -> timedelta:
+        """From its issue to its end."""
+        return self.not_after - self.issued_at
+
 
 def fingerprint_of(certificate: x509.Certificate) -> str:
     """Lower-case hexadecimal SHA-256 of the certificate's DER form."""
@@ -107,19 +123,24 @@ def describe(certificate: x509.Certificate) -> Certificate:
 
 def read_certificate(pem: bytes) -> Certificate:
     """Reads the first certificate in a PEM text; ValueError if there is none."""
-    return describe(x509.load_pem_x509_certificate(pem))
+    return describe(certificate_in(pem))
 
 
 def signed_by(certificate_pem: bytes, authorities_pem: bytes) -> bool:
     """True if one of the authorities issued the first certificate of a PEM text."""
-    certificate = x509.load_pem_x509_certificate(certificate_pem)
-    for authority in x509.load_pem_x509_certificates(authorities_pem):
+    return issuer_of(certificate_pem, authorities_pem) is not None
+
+
+def issuer_of(certificate_pem: bytes, authorities_pem: bytes) -> str | None:
+    """Fingerprint of the authority that issued the first certificate of a PEM text; None if it is none of these."""
+    certificate = certificate_in(certificate_pem)
+    for authority in certificates_in(authorities_pem):
         try:
             certificate.verify_directly_issued_by(authority)
-        except (ValueError, TypeError, InvalidSignature):
+        except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
             continue
-        return True
-    return False
+        return fingerprint_of(authority)
+    return None
 
 
 def presented_certificate(auth_context: Mapping[str, Iterable[bytes]]) -> Certificate | None:
@@ -197,6 +218,12 @@ class IdentityFiles:
         """Where the certificate lies, for libraries that only read files."""
         return self.folder / _CERTIFICATE
 
+    @property
+    def authorities(self) -> dict[str, x509.Certificate]:
+        """The trusted authorities by fingerprint."""
+        found = certificates_in(self.authorities_pem)
+        return {fingerprint_of(authority): authority for authority in found}
+
     @classmethod
     def load(cls, folder: Path, role: Role = Role.SILO) -> IdentityFiles:
         """Reads the folder; ConfigurationError if a file is missing, damaged or another's."""
@@ -250,8 +277,24 @@ def pending_key(folder: Path) -> ec.EllipticCurvePrivateKey:
     return key
 
 
+def stored_key(files: IdentityFiles) -> ec.EllipticCurvePrivateKey:
+    """The key of an identity; ConfigurationError if it is of a kind that we never make."""
+    key = load_pem_private_key(files.key_pem, None)
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise ConfigurationError(f"{files.key_path} is no P-256 key.", "Join with a new token.")
+    return key
+
+
+def discard_pending_key(folder: Path) -> None:
+    """Forgets a key that will not be used after all."""
+    (folder / _PENDING_KEY).unlink(missing_ok=True)
+    sync_folder(folder)
+
+
 def _keep_pending_key(folder: Path) -> None:
-    (folder / _PENDING_KEY).replace(folder / _KEY)
+    # Whoever loads the folder at this very moment may already have done it.
+    with suppress(FileNotFoundError):
+        (folder / _PENDING_KEY).replace(folder / _KEY)
     sync_folder(folder)
 
 
@@ -274,7 +317,7 @@ def _damaged(path: Path, role: Role) -> ConfigurationError:
 
 def _matching_key(folder: Path, certificate_pem: bytes, role: Role) -> bytes:
     try:
-        public = x509.load_pem_x509_certificate(certificate_pem).public_key()
+        public = certificate_in(certificate_pem).public_key()
     except ValueError as error:
         raise _damaged(folder / _CERTIFICATE, role) from error
     kept = [path for path in (folder / _KEY, folder / _PENDING_KEY) if path.exists()]

@@ -1,4 +1,4 @@
-"""The one line a hospital gets from the consortium's admin to join: where, whom to trust, and a secret.
+"""The one line a hospital or a further admin gets to join: where, whom to trust, and a secret.
 
 `consilium-join-1.` and, in base64url, length-prefixed fields followed by a checksum. The token carries the
 authority's certificate itself, not only its fingerprint: the hospital then verifies the server like any
@@ -19,8 +19,9 @@ from datetime import UTC, datetime
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
+from wire.certificates import certificate_from_der
 from wire.errors import TOKEN_MALFORMED, Refusal
-from wire.identity import fingerprint_of, valid_name
+from wire.identity import Role, fingerprint_of, valid_name
 
 _PREFIX = "consilium-join-1."
 _SECRET_BYTES = 32
@@ -30,11 +31,12 @@ _CHECKSUM_BYTES = 6
 
 @dataclass(frozen=True)
 class JoinToken:
-    """Entitles its holder to one certificate for `silo`. `expires_at` is aware UTC, in whole seconds."""
+    """Entitles its holder to one certificate for `role` `name`. `expires_at` is aware UTC, in whole seconds."""
 
     enrolment_address: str
     consortium: str
-    silo: str
+    role: Role
+    name: str
     token_id: str
     secret: str = field(repr=False)
     expires_at: datetime
@@ -45,7 +47,8 @@ class JoinToken:
         cls,
         enrolment_address: str,
         consortium: str,
-        silo: str,
+        role: Role,
+        name: str,
         expires_at: datetime,
         authority: x509.Certificate,
         random_bytes: Callable[[int], bytes] = secrets.token_bytes,
@@ -54,7 +57,8 @@ class JoinToken:
         return cls(
             enrolment_address=enrolment_address,
             consortium=consortium,
-            silo=silo,
+            role=role,
+            name=name,
             token_id=random_bytes(_ID_BYTES).hex(),
             secret=random_bytes(_SECRET_BYTES).hex(),
             expires_at=expires_at.astimezone(UTC).replace(microsecond=0),
@@ -78,7 +82,8 @@ class JoinToken:
             [
                 self.enrolment_address.encode(),
                 self.consortium.encode(),
-                self.silo.encode(),
+                self.role.encode(),
+                self.name.encode(),
                 bytes.fromhex(self.token_id),
                 bytes.fromhex(self.secret),
                 int(self.expires_at.timestamp()).to_bytes(8, "big"),
@@ -101,19 +106,20 @@ class JoinToken:
             payload, checksum = raw[:-_CHECKSUM_BYTES], raw[-_CHECKSUM_BYTES:]
             if checksum != _checksum(payload):
                 raise Refusal(TOKEN_MALFORMED)
-            address, consortium, silo, token_id, secret, expiry, authority = _split(payload)
+            address, consortium, role, name, token_id, secret, expiry, authority = _split(payload)
             token = cls(
                 enrolment_address=address.decode(),
                 consortium=consortium.decode(),
-                silo=silo.decode(),
+                role=Role(role.decode()),
+                name=name.decode(),
                 token_id=token_id.hex(),
                 secret=secret.hex(),
                 expires_at=datetime.fromtimestamp(int.from_bytes(expiry, "big"), UTC),
-                authority=x509.load_der_x509_certificate(authority),
+                authority=certificate_from_der(authority),
             )
         except (ValueError, OverflowError, OSError, binascii.Error) as error:
             raise Refusal(TOKEN_MALFORMED) from error
-        if not (valid_name(token.silo) and valid_name(token.consortium)):
+        if not (valid_name(token.name) and valid_name(token.consortium)):
             raise Refusal(TOKEN_MALFORMED)
         return token
 

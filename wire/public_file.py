@@ -11,14 +11,16 @@ import os
 import re
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from datetime import datetime
 from io import BufferedRandom
 from pathlib import Path
 from typing import NamedTuple
 
 from wire.chunks import CHUNK_BYTES
+from wire.crash_points import crash_point
 from wire.errors import CONTENT_CORRUPT, OFFSET_OUT_OF_RANGE, PUBLIC_SET_UNKNOWN, Refusal
-from wire.files import digest_of, sync_folder
+from wire.files import digest_of, room_for, sync_folder
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _UPLOAD = "upload-"
@@ -106,21 +108,30 @@ class PublicSetFolder:
         """A fresh name in this folder for a file that is still being written."""
         return self._root / f".{_UPLOAD}{secrets.token_hex(8)}.part"
 
-    def discard_unfinished(self) -> None:
-        """Removes what a crash left of uploads; partial downloads stay. Call it before serving."""
+    def discard_unfinished(self, untouched_since: datetime | None = None) -> None:
+        """Removes what a crash left of uploads; partial downloads stay. Call it before serving.
+
+        Whoever shares the folder with others leaves alone what was `untouched_since` only briefly.
+        """
         for partial in self._root.glob(f".{_UPLOAD}*.part"):
-            partial.unlink(missing_ok=True)
+            with suppress(FileNotFoundError):
+                touched = partial.stat().st_mtime
+                if untouched_since is None or touched <= untouched_since.timestamp():
+                    partial.unlink()
 
     @contextmanager
     def upload(self, digest: str, size: int) -> Iterator[PublicSetWriter]:
-        """Receives a whole file; it appears under its digest on a clean exit, else nothing is left."""
-        self.path(digest)
+        """Receives a whole file; it appears under its digest on a clean exit, else nothing is left.
+
+        Whatever goes wrong with the disk within the block comes out as here: DISK_FULL if it is full.
+        """
         partial = self.unfinished()
         try:
-            with partial.open("x+b") as file:
+            with room_for(self.path(digest)), partial.open("x+b") as file:
                 writer = PublicSetWriter(file, digest, size)
                 yield writer
                 writer.verify()
+            crash_point("public-set-received")
             self._place(partial, digest)
         except BaseException:
             partial.unlink(missing_ok=True)
@@ -136,7 +147,7 @@ class PublicSetFolder:
         partial = self.path(digest).with_name(f".{digest}.part")
         if partial.exists() and partial.stat().st_size > size:
             partial.unlink()
-        with partial.open("a+b") as file:
+        with room_for(self.path(digest)), partial.open("a+b") as file:
             file.seek(0)
             writer = PublicSetWriter(file, digest, size)
             yield writer

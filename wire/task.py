@@ -127,7 +127,7 @@ class TaskDefinition(_Frozen):
     def _labels_as_written(cls, values: Any) -> Any:
         # YAML reads `labels: [0, 1]` and `[yes, no]` as numbers and booleans; a class name is text.
         if isinstance(values, dict) and isinstance(values.get("labels"), list | tuple):
-            values = {**values, "labels": [_as_text(label) for label in values["labels"]]}
+            values = {**values, "labels": [label_text(label) for label in values["labels"]]}
         return values
 
     @model_validator(mode="after")
@@ -231,7 +231,8 @@ def _named(table: dict[Any, Any], value: int) -> str:
     )
 
 
-def _as_text(label: Any) -> Any:
+def label_text(label: Any) -> Any:
+    """A class name as its author wrote it, where YAML read a number or a boolean."""
     if isinstance(label, bool):
         return str(label).lower()
     return str(label) if isinstance(label, int | float) else label

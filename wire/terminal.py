@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
@@ -56,11 +59,34 @@ def print_table(
     console.print(table)
 
 
+class Format(StrEnum):
+    """What an officer's tools read."""
+
+    CSV = "csv"
+    JSON = "json"
+
+
+def export_text(rows: Sequence[Mapping[str, object]], kind: Format) -> str:
+    """Rows with the same keys as CSV with a header line, or as a JSON object with one list."""
+    if kind is Format.JSON:
+        return json.dumps({"entries": rows}, indent=2, ensure_ascii=False, default=str) + "\n"
+    buffer = io.StringIO()
+    writer = csv.DictWriter(buffer, list(rows[0]) if rows else [])
+    writer.writeheader()
+    writer.writerows(rows)
+    return buffer.getvalue()
+
+
 def print_error(error: ConsiliumError) -> None:
     """What happened and what to do, on standard error."""
     errors.print(f"[bold red]error[/] [dim]{error.code}[/]  {_plain(error.sentence)}")
     if error.hint:
         errors.print(f"       [dim]→[/] {_plain(error.hint)}")
+
+
+def print_warning(sentence: str) -> None:
+    """What went wrong without stopping the command, on standard error."""
+    errors.print(f"[bold yellow]warning[/]  {_plain(sentence)}")
 
 
 def local_time(moment: Timestamp | datetime | None) -> str:

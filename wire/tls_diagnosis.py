@@ -6,29 +6,33 @@ with Python's own TLS and looks where it breaks: clock, name, port, proxy, trust
 
 from __future__ import annotations
 
-import base64
-import http.client
 import socket
 import ssl
 from datetime import UTC, datetime
-from urllib.parse import SplitResult, unquote, urlsplit
+from ipaddress import ip_address
 
 from cryptography import x509
+from cryptography.x509.oid import NameOID
 
+from wire.certificates import certificate_from_der, certificates_in
+from wire.dialling import Route
 from wire.errors import (
     CERTIFICATE_EXPIRED,
     CERTIFICATE_NOT_YET_VALID,
+    CLOCK_SKEW,
     SERVER_UNTRUSTED,
+    TLS_INTERCEPTED,
     TLS_REFUSED,
     UNREACHABLE,
-    ConfigurationError,
     Fault,
     Refusal,
 )
-from wire.identity import IdentityFiles, signed_by
+from wire.identity import Certificate, IdentityFiles, describe, signed_by
+from wire.proxy import Proxy
 
 # OpenSSL's codes for why a server's certificate was not accepted.
 _NOT_YET_VALID, _EXPIRED = 9, 10
+_OTHER_PURPOSE = 26
 _OTHER_NAME = {62, 64}
 _NOT_TLS = {"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE", "UNKNOWN_PROTOCOL"}
 _ALERTS = {
@@ -47,101 +51,78 @@ _JOIN_AGAIN = (
 )
 
 
-def split_address(address: str) -> tuple[str, int]:
-    """`host:port` or `[v6]:port` taken apart; ConfigurationError if it is neither."""
-    try:
-        parts = urlsplit(f"//{address}")
-        host, port = parts.hostname, parts.port
-    except ValueError:
-        host, port = None, None
-    if not host or port is None or parts.netloc != address or parts.username is not None:
-        raise ConfigurationError(
-            f"{address!r} is not an address.",
-            "Write it as host:port, e.g. coordinator.example.org:7443.",
-        )
-    return host, port
-
-
 def diagnose(
     address: str,
     files: IdentityFiles | None,
     *,
     now: datetime,
     authorities_pem: bytes | None = None,
-    proxy: str | None = None,
+    proxy: Proxy | None = None,
     wrong_authority: Fault = SERVER_UNTRUSTED,
     timeout: float = 5.0,
 ) -> Refusal | None:
     """What is wrong between here and `address`, or None if a connection now succeeds. Blocks.
 
-    Trusts `authorities_pem`, else those of `files`, else anyone. `proxy` is an http:// URL, `timeout` is in
-    seconds and holds for each step. `wrong_authority` is the fault to report for a server of someone else's.
+    Trusts `authorities_pem`, else those of `files`, else anyone. `timeout` is in seconds and holds for each
+    step. `wrong_authority` is the fault to report for a server of someone else's.
     """
-    if files is not None and (ours := _own_clock(files, now)) is not None:
-        return ours
     trusted = authorities_pem or (files.authorities_pem if files else None)
-    connection = _connect(address, proxy, timeout)
-    if isinstance(connection, Refusal):
-        return connection
-    host, port = split_address(address)
-    with connection:
-        try:
-            with _context(trusted, files).wrap_socket(connection, server_hostname=host) as tls:
-                return _after_handshake(tls, address, files)
-        except ssl.SSLCertVerificationError as error:
-            verification = error
-        except (ssl.SSLError, OSError) as error:
-            return _broken_handshake(error, address, port, files, timeout)
-    return _untrusted(verification, address, host, proxy, wrong_authority, timeout)
+    route = Route(address, proxy, timeout)
+    untimely: Refusal | None = None
+    try:
+        if files is not None:
+            require_timely(files, now)
+    except Refusal as refusal:
+        untimely = refusal
+    try:
+        with route.open() as connection:
+            shake_hands(connection, route, trusted, files, wrong_authority)
+    except Refusal as refusal:
+        return refusal if untimely is None or refusal.is_a(CLOCK_SKEW) else untimely
+    if untimely is not None:
+        # Not valid by our clock, accepted by the coordinator's.
+        why = f"it accepts a certificate that is not valid here, where it is {_moment(now)}"
+        return Refusal(CLOCK_SKEW, address=address, why=why)
+    return None
 
 
-def _own_clock(files: IdentityFiles, now: datetime) -> Refusal | None:
+def require_timely(files: IdentityFiles, now: datetime) -> None:
+    """Raises Refusal if our own certificate is not valid at `now`."""
     ours = files.certificate
     if now >= ours.not_after:
-        return Refusal(CERTIFICATE_EXPIRED, name=files.name, expired=_moment(ours.not_after))
+        raise Refusal(CERTIFICATE_EXPIRED, name=files.name, expired=_moment(ours.not_after))
     if now < ours.not_before:
-        return Refusal(
+        raise Refusal(
             CERTIFICATE_NOT_YET_VALID,
             name=files.name,
             begins=_moment(ours.not_before),
             now=_moment(now),
         )
-    return None
 
 
-def _connect(address: str, proxy: str | None, timeout: float) -> socket.socket | Refusal:
-    host, port = split_address(address)
-    via = urlsplit(proxy) if proxy else None
-    dialled, there = (via.netloc.rpartition("@")[2], "the proxy ") if via else (address, "")
+def shake_hands(
+    connection: socket.socket,
+    route: Route,
+    trusted: bytes | None,
+    files: IdentityFiles | None,
+    wrong_authority: Fault = SERVER_UNTRUSTED,
+) -> Certificate:
+    """The server's certificate, once both ends have accepted each other; else raises Refusal.
+
+    `connection` leads to `route.address` and is used up. TLS_REFUSED means that the server is the right one
+    and does not accept us; everything else concerns the server or the way there.
+    """
     try:
-        if via is None:
-            return socket.create_connection((host, port), timeout)
-        return _tunnel(via, host, port, timeout)
-    except socket.gaierror:
-        why = f"the name of {there}{dialled} cannot be resolved here"
-    except ConnectionRefusedError:
-        why = f"nothing listens at {there}{dialled} (connection refused)"
-    except TimeoutError:
-        why = (
-            f"no answer from {there}{dialled} within {timeout:g} s; a firewall may drop the packets"
-        )
-    except http.client.HTTPException:
-        why = f"{there}{dialled} does not speak HTTP"
-    except OSError as error:
-        why = f"{there}{dialled}: {error.strerror or error}"
-    return Refusal(UNREACHABLE, address=address, why=why)
-
-
-def _tunnel(via: SplitResult, host: str, port: int, timeout: float) -> socket.socket:
-    connection = http.client.HTTPConnection(via.hostname or "", via.port or 80, timeout=timeout)
-    headers = {}
-    if via.username is not None:
-        user = f"{unquote(via.username)}:{unquote(via.password or '')}"
-        headers["Proxy-Authorization"] = f"Basic {base64.b64encode(user.encode()).decode()}"
-    connection.set_tunnel(host, port, headers)
-    connection.connect()
-    tunnel: socket.socket = connection.sock
-    return tunnel
+        with _context(trusted, files).wrap_socket(connection, server_hostname=route.host) as tls:
+            shown = tls.getpeercert(binary_form=True) or b""
+            _await_verdict(tls, route, files)
+    except ssl.SSLCertVerificationError as error:
+        verification = error
+    except (ssl.SSLError, OSError) as error:
+        raise _broken_handshake(error, route, files) from None
+    else:
+        return describe(certificate_from_der(shown))
+    raise _untrusted(verification, route, trusted, wrong_authority)
 
 
 def _context(trusted: bytes | None, files: IdentityFiles | None) -> ssl.SSLContext:
@@ -158,38 +139,35 @@ def _context(trusted: bytes | None, files: IdentityFiles | None) -> ssl.SSLConte
     return context
 
 
-def _after_handshake(
-    tls: ssl.SSLSocket, address: str, files: IdentityFiles | None
-) -> Refusal | None:
+def _await_verdict(tls: ssl.SSLSocket, route: Route, files: IdentityFiles | None) -> None:
     # In TLS 1.3 a server judges our certificate after our side of the handshake is complete. A gRPC server
     # that accepts us speaks first (its settings); one that does not closes without an alert.
+    alert = None
     try:
         if tls.recv(1):
-            return None
+            return
     except TimeoutError:
-        return None
+        return
     except ssl.SSLError as error:
-        if (alert := _alert(error)) is not None:
-            return _refused(address, files, alert)
+        alert = _alert(error)
     except ConnectionError:
         pass
-    return _refused(address, files, None)
+    raise _refused(route.address, files, alert)
 
 
-def _broken_handshake(
-    error: OSError, address: str, port: int, files: IdentityFiles | None, timeout: float
-) -> Refusal:
+def _broken_handshake(error: OSError, route: Route, files: IdentityFiles | None) -> Refusal:
     if isinstance(error, ssl.SSLError) and (alert := _alert(error)) is not None:
-        return _refused(address, files, alert)
+        return _refused(route.address, files, alert)
+    port = route.address.rpartition(":")[2]
     if isinstance(error, TimeoutError):
-        why = f"port {port} took the connection but did not answer TLS within {timeout:g} s"
+        why = f"port {port} took the connection but did not answer TLS within {route.timeout:g} s"
     elif isinstance(error, ssl.SSLEOFError | ConnectionError):
         why = "the connection was cut during the TLS handshake; a firewall or proxy may forbid it"
     elif isinstance(error, ssl.SSLError) and error.reason in _NOT_TLS:
         why = f"port {port} there does not speak TLS"
     else:
         why = f"the TLS handshake failed ({getattr(error, 'reason', None) or error})"
-    return Refusal(UNREACHABLE, address=address, why=why)
+    return Refusal(UNREACHABLE, address=route.address, why=why)
 
 
 def _alert(error: ssl.SSLError) -> str | None:
@@ -205,6 +183,10 @@ def _refused(address: str, files: IdentityFiles | None, alert: str | None) -> Re
     if not signed_by(files.certificate_pem, files.authorities_pem):
         why = f"it was issued by {files.certificate.issuer}, not by the consortium's authority"
         return Refusal(TLS_REFUSED, address=address, why=why, hint=_JOIN_AGAIN)
+    if alert == _ALERTS["CERTIFICATE_EXPIRED"]:
+        until = _moment(files.certificate.not_after)
+        why = f"it holds our certificate for expired, which is valid until {until}"
+        return Refusal(CLOCK_SKEW, address=address, why=why)
     if alert is not None:
         return Refusal(TLS_REFUSED, address=address, why=alert, hint=_JOIN_AGAIN)
     why = "it ended the connection on seeing it, without a reason"
@@ -214,37 +196,76 @@ def _refused(address: str, files: IdentityFiles | None, alert: str | None) -> Re
 
 def _untrusted(
     error: ssl.SSLCertVerificationError,
-    address: str,
-    host: str,
-    proxy: str | None,
+    route: Route,
+    trusted: bytes | None,
     wrong_authority: Fault,
-    timeout: float,
 ) -> Refusal:
-    if error.verify_code == _EXPIRED:
-        why = "its certificate has expired, or this machine's clock is ahead"
-    elif error.verify_code == _NOT_YET_VALID:
-        why = "its certificate is not valid yet, or this machine's clock is behind"
+    fault = SERVER_UNTRUSTED
+    if error.verify_code in (_EXPIRED, _NOT_YET_VALID):
+        # The coordinator renews its certificate long before the end, so one of the clocks is wrong.
+        fault = CLOCK_SKEW
+        why = _outside_its_time(_shown_there(route), expired=error.verify_code == _EXPIRED)
     elif error.verify_code in _OTHER_NAME:
-        why = f"its certificate is not for the name {host}"
+        why = f"its certificate is not for the name {route.host}"
+    elif error.verify_code == _OTHER_PURPOSE:
+        why = "its certificate is not a server's"
     else:
-        issuer = _issuer_there(address, host, proxy, timeout)
+        shown = _shown_there(route)
+        issuer = shown.issuer.rfc4514_string() if shown else "someone else"
+        if shown is not None and _intercepted(shown, route.host, trusted):
+            return Refusal(TLS_INTERCEPTED, address=route.address, host=route.host, issuer=issuer)
+        fault = wrong_authority
         why = f"its certificate was issued by {issuer}, not by the consortium's authority"
-        return Refusal(wrong_authority, address=address, why=why)
-    return Refusal(SERVER_UNTRUSTED, address=address, why=why)
+    return Refusal(fault, address=route.address, why=why)
 
 
-def _issuer_there(address: str, host: str, proxy: str | None, timeout: float) -> str:
-    """Who signed the certificate shown at `address`: names the firewall that intercepts TLS."""
-    connection = _connect(address, proxy, timeout)
-    if isinstance(connection, Refusal):
-        return "someone else"
-    with connection:
-        try:
-            with _context(None, None).wrap_socket(connection, server_hostname=host) as tls:
-                shown = x509.load_der_x509_certificate(tls.getpeercert(binary_form=True) or b"")
-        except (OSError, ValueError):
-            return "someone else"
-    return shown.issuer.rfc4514_string()
+def _outside_its_time(shown: x509.Certificate | None, *, expired: bool) -> str:
+    if expired:
+        end = f" since {_moment(shown.not_valid_after_utc)}" if shown else ""
+        return f"by this machine's clock its certificate has expired{end}"
+    begin = f" before {_moment(shown.not_valid_before_utc)}" if shown else " yet"
+    return f"by this machine's clock its certificate is not valid{begin}"
+
+
+def _shown_there(route: Route) -> x509.Certificate | None:
+    """The certificate shown at the end of `route`, trusted or not."""
+    try:
+        with (
+            route.open() as connection,
+            _context(None, None).wrap_socket(connection, server_hostname=route.host) as tls,
+        ):
+            return certificate_from_der(tls.getpeercert(binary_form=True) or b"")
+    except (OSError, ValueError, Refusal):
+        return None
+
+
+def _intercepted(shown: x509.Certificate, host: str, trusted: bytes | None) -> bool:
+    """True if somebody else made `shown` for this very host, as firewalls and virus scanners do.
+
+    An authority of our own consortium's name with another key has been replaced or made anew.
+    """
+    known = certificates_in(trusted) if trusted else []
+    ours = {_organisation(authority.subject) for authority in known}
+    foreign = _organisation(shown.issuer) not in ours
+    return foreign and shown.issuer != shown.subject and _is_for(shown, host)
+
+
+def _organisation(name: x509.Name) -> str:
+    found = name.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)
+    return str(found[0].value) if found else name.rfc4514_string()
+
+
+def _is_for(certificate: x509.Certificate, host: str) -> bool:
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except (x509.ExtensionNotFound, ValueError):
+        return False
+    try:
+        return ip_address(host) in names.get_values_for_type(x509.IPAddress)
+    except ValueError:
+        pass
+    wanted = {host.lower(), f"*.{host.lower().partition('.')[2]}"}
+    return any(name.lower() in wanted for name in names.get_values_for_type(x509.DNSName))
 
 
 def _moment(time: datetime) -> str:

@@ -25,33 +25,37 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
-class _SiloStatus:
+class _MemberStatus:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
 
-class _SiloStatusEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_SiloStatus.ValueType], _builtins.type):
+class _MemberStatusEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_MemberStatus.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
-    SILO_STATUS_UNSPECIFIED: _SiloStatus.ValueType  # 0
+    MEMBER_STATUS_UNSPECIFIED: _MemberStatus.ValueType  # 0
     """Never valid."""
-    SILO_STATUS_INVITED: _SiloStatus.ValueType  # 1
+    MEMBER_STATUS_INVITED: _MemberStatus.ValueType  # 1
     """Registered; its token has not been used."""
-    SILO_STATUS_ACTIVE: _SiloStatus.ValueType  # 2
+    MEMBER_STATUS_ACTIVE: _MemberStatus.ValueType  # 2
     """Holds a certificate."""
-    SILO_STATUS_REVOKED: _SiloStatus.ValueType  # 3
+    MEMBER_STATUS_REVOKED: _MemberStatus.ValueType  # 3
     """Refused for good."""
+    MEMBER_STATUS_SUSPENDED: _MemberStatus.ValueType  # 4
+    """Refused until it is resumed."""
 
-class SiloStatus(_SiloStatus, metaclass=_SiloStatusEnumTypeWrapper):
-    """Whether a silo may take part."""
+class MemberStatus(_MemberStatus, metaclass=_MemberStatusEnumTypeWrapper):
+    """Whether a member may take part."""
 
-SILO_STATUS_UNSPECIFIED: SiloStatus.ValueType  # 0
+MEMBER_STATUS_UNSPECIFIED: MemberStatus.ValueType  # 0
 """Never valid."""
-SILO_STATUS_INVITED: SiloStatus.ValueType  # 1
+MEMBER_STATUS_INVITED: MemberStatus.ValueType  # 1
 """Registered; its token has not been used."""
-SILO_STATUS_ACTIVE: SiloStatus.ValueType  # 2
+MEMBER_STATUS_ACTIVE: MemberStatus.ValueType  # 2
 """Holds a certificate."""
-SILO_STATUS_REVOKED: SiloStatus.ValueType  # 3
+MEMBER_STATUS_REVOKED: MemberStatus.ValueType  # 3
 """Refused for good."""
-Global___SiloStatus: _TypeAlias = SiloStatus  # noqa: Y015
+MEMBER_STATUS_SUSPENDED: MemberStatus.ValueType  # 4
+"""Refused until it is resumed."""
+Global___MemberStatus: _TypeAlias = MemberStatus  # noqa: Y015
 
 @_typing.final
 class Silo(_message.Message):
@@ -69,7 +73,7 @@ class Silo(_message.Message):
     AGENT_VERSION_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Unique name."""
-    status: Global___SiloStatus.ValueType
+    status: Global___MemberStatus.ValueType
     """Whether it may take part."""
     connected: _builtins.bool
     """True while its lease runs."""
@@ -93,7 +97,7 @@ class Silo(_message.Message):
         self,
         *,
         name: _builtins.str = ...,
-        status: Global___SiloStatus.ValueType = ...,
+        status: Global___MemberStatus.ValueType = ...,
         registered_at: _timestamp_pb2.Timestamp | None = ...,
         certificate_expires_at: _timestamp_pb2.Timestamp | None = ...,
         last_seen_at: _timestamp_pb2.Timestamp | None = ...,
@@ -269,16 +273,20 @@ class RevokeSiloRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     NAME_FIELD_NUMBER: _builtins.int
+    DROP_BALLOTS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Its name."""
+    drop_ballots: _builtins.bool
+    """True also takes its ballots out of the rounds that are open; false counts them."""
     def __init__(
         self,
         *,
         name: _builtins.str = ...,
+        drop_ballots: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["drop_ballots", b"drop_ballots", "name", b"name"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -307,6 +315,397 @@ class RevokeSiloResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RevokeSiloResponse: _TypeAlias = RevokeSiloResponse  # noqa: Y015
+
+@_typing.final
+class SuspendSiloRequest(_message.Message):
+    """Suspends a silo."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    DROP_BALLOTS_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Its name."""
+    drop_ballots: _builtins.bool
+    """True also takes its ballots out of the rounds that are open; false counts them."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        drop_ballots: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["drop_ballots", b"drop_ballots", "name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SuspendSiloRequest: _TypeAlias = SuspendSiloRequest  # noqa: Y015
+
+@_typing.final
+class SuspendSiloResponse(_message.Message):
+    """The silo is shut out."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SILO_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def silo(self) -> Global___Silo:
+        """The silo as it stands now."""
+
+    def __init__(
+        self,
+        *,
+        silo: Global___Silo | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["silo", b"silo"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["silo", b"silo"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SuspendSiloResponse: _TypeAlias = SuspendSiloResponse  # noqa: Y015
+
+@_typing.final
+class ResumeSiloRequest(_message.Message):
+    """Resumes a silo."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Its name."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResumeSiloRequest: _TypeAlias = ResumeSiloRequest  # noqa: Y015
+
+@_typing.final
+class ResumeSiloResponse(_message.Message):
+    """The silo may take part again."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SILO_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def silo(self) -> Global___Silo:
+        """The silo as it stands now."""
+
+    def __init__(
+        self,
+        *,
+        silo: Global___Silo | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["silo", b"silo"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["silo", b"silo"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResumeSiloResponse: _TypeAlias = ResumeSiloResponse  # noqa: Y015
+
+@_typing.final
+class Admin(_message.Message):
+    """An admin as the coordinator knows it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    STATUS_FIELD_NUMBER: _builtins.int
+    REGISTERED_AT_FIELD_NUMBER: _builtins.int
+    CERTIFICATE_EXPIRES_AT_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Unique name."""
+    status: Global___MemberStatus.ValueType
+    """Whether it may act."""
+    @_builtins.property
+    def registered_at(self) -> _timestamp_pb2.Timestamp:
+        """When it was registered."""
+
+    @_builtins.property
+    def certificate_expires_at(self) -> _timestamp_pb2.Timestamp:
+        """When its certificate expires; unset before it has joined."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        status: Global___MemberStatus.ValueType = ...,
+        registered_at: _timestamp_pb2.Timestamp | None = ...,
+        certificate_expires_at: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["certificate_expires_at", b"certificate_expires_at", "registered_at", b"registered_at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["certificate_expires_at", b"certificate_expires_at", "name", b"name", "registered_at", b"registered_at", "status", b"status"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Admin: _TypeAlias = Admin  # noqa: Y015
+
+@_typing.final
+class RegisterAdminRequest(_message.Message):
+    """Registers an admin."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    TOKEN_LIFETIME_FIELD_NUMBER: _builtins.int
+    REPLACE_TOKEN_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Name: lower-case letters, digits and hyphens."""
+    replace_token: _builtins.bool
+    """True replaces the unused token of an admin that has not joined yet."""
+    @_builtins.property
+    def token_lifetime(self) -> _duration_pb2.Duration:
+        """How long the join token is valid."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        token_lifetime: _duration_pb2.Duration | None = ...,
+        replace_token: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["token_lifetime", b"token_lifetime"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "replace_token", b"replace_token", "token_lifetime", b"token_lifetime"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RegisterAdminRequest: _TypeAlias = RegisterAdminRequest  # noqa: Y015
+
+@_typing.final
+class RegisterAdminResponse(_message.Message):
+    """The new admin's way in."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOIN_TOKEN_FIELD_NUMBER: _builtins.int
+    EXPIRES_AT_FIELD_NUMBER: _builtins.int
+    join_token: _builtins.str
+    """The join token, shown once."""
+    @_builtins.property
+    def expires_at(self) -> _timestamp_pb2.Timestamp:
+        """When the token expires."""
+
+    def __init__(
+        self,
+        *,
+        join_token: _builtins.str = ...,
+        expires_at: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["expires_at", b"expires_at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["expires_at", b"expires_at", "join_token", b"join_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RegisterAdminResponse: _TypeAlias = RegisterAdminResponse  # noqa: Y015
+
+@_typing.final
+class ListAdminsRequest(_message.Message):
+    """Asks for all admins."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListAdminsRequest: _TypeAlias = ListAdminsRequest  # noqa: Y015
+
+@_typing.final
+class ListAdminsResponse(_message.Message):
+    """All admins."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ADMINS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def admins(self) -> _containers.RepeatedCompositeFieldContainer[Global___Admin]:
+        """Sorted by name."""
+
+    def __init__(
+        self,
+        *,
+        admins: _abc.Iterable[Global___Admin] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["admins", b"admins"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListAdminsResponse: _TypeAlias = ListAdminsResponse  # noqa: Y015
+
+@_typing.final
+class RevokeAdminRequest(_message.Message):
+    """Revokes an admin."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Its name."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RevokeAdminRequest: _TypeAlias = RevokeAdminRequest  # noqa: Y015
+
+@_typing.final
+class RevokeAdminResponse(_message.Message):
+    """The admin is out."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RevokeAdminResponse: _TypeAlias = RevokeAdminResponse  # noqa: Y015
+
+@_typing.final
+class ListAuditRequest(_message.Message):
+    """Asks for the audit chain."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AFTER_SEQUENCE_FIELD_NUMBER: _builtins.int
+    after_sequence: _builtins.int
+    """Last sequence number already seen; 0 for all."""
+    def __init__(
+        self,
+        *,
+        after_sequence: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_sequence", b"after_sequence"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListAuditRequest: _TypeAlias = ListAuditRequest  # noqa: Y015
+
+@_typing.final
+class ListAuditResponse(_message.Message):
+    """One act: who did what to which thing. Digests and counts, never labels."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SEQUENCE_FIELD_NUMBER: _builtins.int
+    AT_FIELD_NUMBER: _builtins.int
+    ACTOR_FIELD_NUMBER: _builtins.int
+    ACT_FIELD_NUMBER: _builtins.int
+    SUBJECT_FIELD_NUMBER: _builtins.int
+    DETAILS_FIELD_NUMBER: _builtins.int
+    PREVIOUS_FIELD_NUMBER: _builtins.int
+    HASH_FIELD_NUMBER: _builtins.int
+    sequence: _builtins.int
+    """Place in the chain, counted from 1."""
+    actor: _builtins.str
+    """Who acted, as role/name."""
+    act: _builtins.str
+    """What was done."""
+    subject: _builtins.str
+    """To which thing, as kind/name."""
+    details: _builtins.str
+    """The rest, as canonical JSON: round, digest, counts."""
+    previous: _builtins.str
+    """Hash of the entry before."""
+    hash: _builtins.str
+    """Hash of this entry."""
+    @_builtins.property
+    def at(self) -> _timestamp_pb2.Timestamp:
+        """When it happened."""
+
+    def __init__(
+        self,
+        *,
+        sequence: _builtins.int = ...,
+        at: _timestamp_pb2.Timestamp | None = ...,
+        actor: _builtins.str = ...,
+        act: _builtins.str = ...,
+        subject: _builtins.str = ...,
+        details: _builtins.str = ...,
+        previous: _builtins.str = ...,
+        hash: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["at", b"at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["act", b"act", "actor", b"actor", "at", b"at", "details", b"details", "hash", b"hash", "previous", b"previous", "sequence", b"sequence", "subject", b"subject"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListAuditResponse: _TypeAlias = ListAuditResponse  # noqa: Y015
+
+@_typing.final
+class GetAuditHeadRequest(_message.Message):
+    """Asks for the end of the audit chain."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetAuditHeadRequest: _TypeAlias = GetAuditHeadRequest  # noqa: Y015
+
+@_typing.final
+class GetAuditHeadResponse(_message.Message):
+    """The end of the audit chain."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SEQUENCE_FIELD_NUMBER: _builtins.int
+    HASH_FIELD_NUMBER: _builtins.int
+    sequence: _builtins.int
+    """Number of its last entry; 0 if there is none."""
+    hash: _builtins.str
+    """Hash of its last entry; 64 zeros if there is none."""
+    def __init__(
+        self,
+        *,
+        sequence: _builtins.int = ...,
+        hash: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["hash", b"hash", "sequence", b"sequence"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetAuditHeadResponse: _TypeAlias = GetAuditHeadResponse  # noqa: Y015
 
 @_typing.final
 class PublicSetHeader(_message.Message):

@@ -55,6 +55,41 @@ class AdminServiceStub:
                 request_serializer=consilium_dot_v1_dot_admin__pb2.RevokeSiloRequest.SerializeToString,
                 response_deserializer=consilium_dot_v1_dot_admin__pb2.RevokeSiloResponse.FromString,
                 _registered_method=True)
+        self.SuspendSilo = channel.unary_unary(
+                '/consilium.v1.AdminService/SuspendSilo',
+                request_serializer=consilium_dot_v1_dot_admin__pb2.SuspendSiloRequest.SerializeToString,
+                response_deserializer=consilium_dot_v1_dot_admin__pb2.SuspendSiloResponse.FromString,
+                _registered_method=True)
+        self.ResumeSilo = channel.unary_unary(
+                '/consilium.v1.AdminService/ResumeSilo',
+                request_serializer=consilium_dot_v1_dot_admin__pb2.ResumeSiloRequest.SerializeToString,
+                response_deserializer=consilium_dot_v1_dot_admin__pb2.ResumeSiloResponse.FromString,
+                _registered_method=True)
+        self.RegisterAdmin = channel.unary_unary(
+                '/consilium.v1.AdminService/RegisterAdmin',
+                request_serializer=consilium_dot_v1_dot_admin__pb2.RegisterAdminRequest.SerializeToString,
+                response_deserializer=consilium_dot_v1_dot_admin__pb2.RegisterAdminResponse.FromString,
+                _registered_method=True)
+        self.ListAdmins = channel.unary_unary(
+                '/consilium.v1.AdminService/ListAdmins',
+                request_serializer=consilium_dot_v1_dot_admin__pb2.ListAdminsRequest.SerializeToString,
+                response_deserializer=consilium_dot_v1_dot_admin__pb2.ListAdminsResponse.FromString,
+                _registered_method=True)
+        self.RevokeAdmin = channel.unary_unary(
+                '/consilium.v1.AdminService/RevokeAdmin',
+                request_serializer=consilium_dot_v1_dot_admin__pb2.RevokeAdminRequest.SerializeToString,
+                response_deserializer=consilium_dot_v1_dot_admin__pb2.RevokeAdminResponse.FromString,
+                _registered_method=True)
+        self.ListAudit = channel.unary_stream(
+                '/consilium.v1.AdminService/ListAudit',
+                request_serializer=consilium_dot_v1_dot_admin__pb2.ListAuditRequest.SerializeToString,
+                response_deserializer=consilium_dot_v1_dot_admin__pb2.ListAuditResponse.FromString,
+                _registered_method=True)
+        self.GetAuditHead = channel.unary_unary(
+                '/consilium.v1.AdminService/GetAuditHead',
+                request_serializer=consilium_dot_v1_dot_admin__pb2.GetAuditHeadRequest.SerializeToString,
+                response_deserializer=consilium_dot_v1_dot_admin__pb2.GetAuditHeadResponse.FromString,
+                _registered_method=True)
         self.PublishPublicSet = channel.stream_unary(
                 '/consilium.v1.AdminService/PublishPublicSet',
                 request_serializer=consilium_dot_v1_dot_admin__pb2.PublishPublicSetRequest.SerializeToString,
@@ -118,7 +153,56 @@ class AdminServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def RevokeSilo(self, request, context):
-        """Ends a silo's membership: every further call is refused.
+        """Ends a silo's membership: every further call is refused, its open streams end.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SuspendSilo(self, request, context):
+        """Shuts a silo out until it is resumed; its certificate stays its own.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ResumeSilo(self, request, context):
+        """Lets a suspended silo in again.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RegisterAdmin(self, request, context):
+        """Registers a further admin and makes its one-time join token.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListAdmins(self, request, context):
+        """Every admin.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RevokeAdmin(self, request, context):
+        """Ends an admin's membership; the last one cannot be revoked.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListAudit(self, request, context):
+        """The audit chain, oldest entry first.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetAuditHead(self, request, context):
+        """Where the audit chain ends, kept apart from it: a chain that lost its end does not match.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -195,6 +279,41 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.RevokeSilo,
                     request_deserializer=consilium_dot_v1_dot_admin__pb2.RevokeSiloRequest.FromString,
                     response_serializer=consilium_dot_v1_dot_admin__pb2.RevokeSiloResponse.SerializeToString,
+            ),
+            'SuspendSilo': grpc.unary_unary_rpc_method_handler(
+                    servicer.SuspendSilo,
+                    request_deserializer=consilium_dot_v1_dot_admin__pb2.SuspendSiloRequest.FromString,
+                    response_serializer=consilium_dot_v1_dot_admin__pb2.SuspendSiloResponse.SerializeToString,
+            ),
+            'ResumeSilo': grpc.unary_unary_rpc_method_handler(
+                    servicer.ResumeSilo,
+                    request_deserializer=consilium_dot_v1_dot_admin__pb2.ResumeSiloRequest.FromString,
+                    response_serializer=consilium_dot_v1_dot_admin__pb2.ResumeSiloResponse.SerializeToString,
+            ),
+            'RegisterAdmin': grpc.unary_unary_rpc_method_handler(
+                    servicer.RegisterAdmin,
+                    request_deserializer=consilium_dot_v1_dot_admin__pb2.RegisterAdminRequest.FromString,
+                    response_serializer=consilium_dot_v1_dot_admin__pb2.RegisterAdminResponse.SerializeToString,
+            ),
+            'ListAdmins': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListAdmins,
+                    request_deserializer=consilium_dot_v1_dot_admin__pb2.ListAdminsRequest.FromString,
+                    response_serializer=consilium_dot_v1_dot_admin__pb2.ListAdminsResponse.SerializeToString,
+            ),
+            'RevokeAdmin': grpc.unary_unary_rpc_method_handler(
+                    servicer.RevokeAdmin,
+                    request_deserializer=consilium_dot_v1_dot_admin__pb2.RevokeAdminRequest.FromString,
+                    response_serializer=consilium_dot_v1_dot_admin__pb2.RevokeAdminResponse.SerializeToString,
+            ),
+            'ListAudit': grpc.unary_stream_rpc_method_handler(
+                    servicer.ListAudit,
+                    request_deserializer=consilium_dot_v1_dot_admin__pb2.ListAuditRequest.FromString,
+                    response_serializer=consilium_dot_v1_dot_admin__pb2.ListAuditResponse.SerializeToString,
+            ),
+            'GetAuditHead': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetAuditHead,
+                    request_deserializer=consilium_dot_v1_dot_admin__pb2.GetAuditHeadRequest.FromString,
+                    response_serializer=consilium_dot_v1_dot_admin__pb2.GetAuditHeadResponse.SerializeToString,
             ),
             'PublishPublicSet': grpc.stream_unary_rpc_method_handler(
                     servicer.PublishPublicSet,
@@ -341,6 +460,195 @@ class AdminService:
             '/consilium.v1.AdminService/RevokeSilo',
             consilium_dot_v1_dot_admin__pb2.RevokeSiloRequest.SerializeToString,
             consilium_dot_v1_dot_admin__pb2.RevokeSiloResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SuspendSilo(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/consilium.v1.AdminService/SuspendSilo',
+            consilium_dot_v1_dot_admin__pb2.SuspendSiloRequest.SerializeToString,
+            consilium_dot_v1_dot_admin__pb2.SuspendSiloResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ResumeSilo(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/consilium.v1.AdminService/ResumeSilo',
+            consilium_dot_v1_dot_admin__pb2.ResumeSiloRequest.SerializeToString,
+            consilium_dot_v1_dot_admin__pb2.ResumeSiloResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RegisterAdmin(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/consilium.v1.AdminService/RegisterAdmin',
+            consilium_dot_v1_dot_admin__pb2.RegisterAdminRequest.SerializeToString,
+            consilium_dot_v1_dot_admin__pb2.RegisterAdminResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListAdmins(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/consilium.v1.AdminService/ListAdmins',
+            consilium_dot_v1_dot_admin__pb2.ListAdminsRequest.SerializeToString,
+            consilium_dot_v1_dot_admin__pb2.ListAdminsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RevokeAdmin(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/consilium.v1.AdminService/RevokeAdmin',
+            consilium_dot_v1_dot_admin__pb2.RevokeAdminRequest.SerializeToString,
+            consilium_dot_v1_dot_admin__pb2.RevokeAdminResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListAudit(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/consilium.v1.AdminService/ListAudit',
+            consilium_dot_v1_dot_admin__pb2.ListAuditRequest.SerializeToString,
+            consilium_dot_v1_dot_admin__pb2.ListAuditResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetAuditHead(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/consilium.v1.AdminService/GetAuditHead',
+            consilium_dot_v1_dot_admin__pb2.GetAuditHeadRequest.SerializeToString,
+            consilium_dot_v1_dot_admin__pb2.GetAuditHeadResponse.FromString,
             options,
             channel_credentials,
             insecure,

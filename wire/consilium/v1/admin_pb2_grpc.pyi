@@ -40,7 +40,21 @@ class AdminServiceStub:
     GetSilo: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetSiloRequest, _admin_pb2.GetSiloResponse]
     """One silo."""
     RevokeSilo: _grpc.UnaryUnaryMultiCallable[_admin_pb2.RevokeSiloRequest, _admin_pb2.RevokeSiloResponse]
-    """Ends a silo's membership: every further call is refused."""
+    """Ends a silo's membership: every further call is refused, its open streams end."""
+    SuspendSilo: _grpc.UnaryUnaryMultiCallable[_admin_pb2.SuspendSiloRequest, _admin_pb2.SuspendSiloResponse]
+    """Shuts a silo out until it is resumed; its certificate stays its own."""
+    ResumeSilo: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ResumeSiloRequest, _admin_pb2.ResumeSiloResponse]
+    """Lets a suspended silo in again."""
+    RegisterAdmin: _grpc.UnaryUnaryMultiCallable[_admin_pb2.RegisterAdminRequest, _admin_pb2.RegisterAdminResponse]
+    """Registers a further admin and makes its one-time join token."""
+    ListAdmins: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListAdminsRequest, _admin_pb2.ListAdminsResponse]
+    """Every admin."""
+    RevokeAdmin: _grpc.UnaryUnaryMultiCallable[_admin_pb2.RevokeAdminRequest, _admin_pb2.RevokeAdminResponse]
+    """Ends an admin's membership; the last one cannot be revoked."""
+    ListAudit: _grpc.UnaryStreamMultiCallable[_admin_pb2.ListAuditRequest, _admin_pb2.ListAuditResponse]
+    """The audit chain, oldest entry first."""
+    GetAuditHead: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetAuditHeadRequest, _admin_pb2.GetAuditHeadResponse]
+    """Where the audit chain ends, kept apart from it: a chain that lost its end does not match."""
     PublishPublicSet: _grpc.StreamUnaryMultiCallable[_admin_pb2.PublishPublicSetRequest, _admin_pb2.PublishPublicSetResponse]
     """Uploads a public set: a header, then the file in chunks of at most 1 MiB. Idempotent by digest."""
     CreateTask: _grpc.UnaryUnaryMultiCallable[_admin_pb2.CreateTaskRequest, _admin_pb2.CreateTaskResponse]
@@ -68,7 +82,21 @@ class AdminServiceAsyncStub(AdminServiceStub):
     GetSilo: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetSiloRequest, _admin_pb2.GetSiloResponse]  # type: ignore[assignment]
     """One silo."""
     RevokeSilo: _aio.UnaryUnaryMultiCallable[_admin_pb2.RevokeSiloRequest, _admin_pb2.RevokeSiloResponse]  # type: ignore[assignment]
-    """Ends a silo's membership: every further call is refused."""
+    """Ends a silo's membership: every further call is refused, its open streams end."""
+    SuspendSilo: _aio.UnaryUnaryMultiCallable[_admin_pb2.SuspendSiloRequest, _admin_pb2.SuspendSiloResponse]  # type: ignore[assignment]
+    """Shuts a silo out until it is resumed; its certificate stays its own."""
+    ResumeSilo: _aio.UnaryUnaryMultiCallable[_admin_pb2.ResumeSiloRequest, _admin_pb2.ResumeSiloResponse]  # type: ignore[assignment]
+    """Lets a suspended silo in again."""
+    RegisterAdmin: _aio.UnaryUnaryMultiCallable[_admin_pb2.RegisterAdminRequest, _admin_pb2.RegisterAdminResponse]  # type: ignore[assignment]
+    """Registers a further admin and makes its one-time join token."""
+    ListAdmins: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListAdminsRequest, _admin_pb2.ListAdminsResponse]  # type: ignore[assignment]
+    """Every admin."""
+    RevokeAdmin: _aio.UnaryUnaryMultiCallable[_admin_pb2.RevokeAdminRequest, _admin_pb2.RevokeAdminResponse]  # type: ignore[assignment]
+    """Ends an admin's membership; the last one cannot be revoked."""
+    ListAudit: _aio.UnaryStreamMultiCallable[_admin_pb2.ListAuditRequest, _admin_pb2.ListAuditResponse]  # type: ignore[assignment]
+    """The audit chain, oldest entry first."""
+    GetAuditHead: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetAuditHeadRequest, _admin_pb2.GetAuditHeadResponse]  # type: ignore[assignment]
+    """Where the audit chain ends, kept apart from it: a chain that lost its end does not match."""
     PublishPublicSet: _aio.StreamUnaryMultiCallable[_admin_pb2.PublishPublicSetRequest, _admin_pb2.PublishPublicSetResponse]  # type: ignore[assignment]
     """Uploads a public set: a header, then the file in chunks of at most 1 MiB. Idempotent by digest."""
     CreateTask: _aio.UnaryUnaryMultiCallable[_admin_pb2.CreateTaskRequest, _admin_pb2.CreateTaskResponse]  # type: ignore[assignment]
@@ -117,7 +145,63 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.RevokeSiloRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.RevokeSiloResponse, _abc.Awaitable[_admin_pb2.RevokeSiloResponse]]:
-        """Ends a silo's membership: every further call is refused."""
+        """Ends a silo's membership: every further call is refused, its open streams end."""
+
+    @_abc_1.abstractmethod
+    def SuspendSilo(
+        self,
+        request: _admin_pb2.SuspendSiloRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.SuspendSiloResponse, _abc.Awaitable[_admin_pb2.SuspendSiloResponse]]:
+        """Shuts a silo out until it is resumed; its certificate stays its own."""
+
+    @_abc_1.abstractmethod
+    def ResumeSilo(
+        self,
+        request: _admin_pb2.ResumeSiloRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ResumeSiloResponse, _abc.Awaitable[_admin_pb2.ResumeSiloResponse]]:
+        """Lets a suspended silo in again."""
+
+    @_abc_1.abstractmethod
+    def RegisterAdmin(
+        self,
+        request: _admin_pb2.RegisterAdminRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.RegisterAdminResponse, _abc.Awaitable[_admin_pb2.RegisterAdminResponse]]:
+        """Registers a further admin and makes its one-time join token."""
+
+    @_abc_1.abstractmethod
+    def ListAdmins(
+        self,
+        request: _admin_pb2.ListAdminsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ListAdminsResponse, _abc.Awaitable[_admin_pb2.ListAdminsResponse]]:
+        """Every admin."""
+
+    @_abc_1.abstractmethod
+    def RevokeAdmin(
+        self,
+        request: _admin_pb2.RevokeAdminRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.RevokeAdminResponse, _abc.Awaitable[_admin_pb2.RevokeAdminResponse]]:
+        """Ends an admin's membership; the last one cannot be revoked."""
+
+    @_abc_1.abstractmethod
+    def ListAudit(
+        self,
+        request: _admin_pb2.ListAuditRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_admin_pb2.ListAuditResponse], _abc.AsyncIterator[_admin_pb2.ListAuditResponse]]:
+        """The audit chain, oldest entry first."""
+
+    @_abc_1.abstractmethod
+    def GetAuditHead(
+        self,
+        request: _admin_pb2.GetAuditHeadRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.GetAuditHeadResponse, _abc.Awaitable[_admin_pb2.GetAuditHeadResponse]]:
+        """Where the audit chain ends, kept apart from it: a chain that lost its end does not match."""
 
     @_abc_1.abstractmethod
     def PublishPublicSet(

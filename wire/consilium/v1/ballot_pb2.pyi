@@ -98,6 +98,8 @@ class Receipt(_message.Message):
     DIGEST_FIELD_NUMBER: _builtins.int
     ACCEPTED_AT_FIELD_NUMBER: _builtins.int
     ALREADY_HELD_FIELD_NUMBER: _builtins.int
+    SIGNER_FIELD_NUMBER: _builtins.int
+    SIGNATURE_FIELD_NUMBER: _builtins.int
     task: _builtins.str
     """Name of the task."""
     round: _builtins.int
@@ -108,6 +110,10 @@ class Receipt(_message.Message):
     """SHA-256 of the accepted bits."""
     already_held: _builtins.bool
     """True if this very ballot had been stored by an earlier call."""
+    signer: _builtins.str
+    """Fingerprint of the certificate whose key signed this receipt."""
+    signature: _builtins.bytes
+    """ECDSA signature over the receipt's statement (docs/wire-format.md): task, round, silo, digest, time."""
     @_builtins.property
     def accepted_at(self) -> _timestamp_pb2.Timestamp:
         """When the ballot was stored."""
@@ -121,10 +127,12 @@ class Receipt(_message.Message):
         digest: _builtins.str = ...,
         accepted_at: _timestamp_pb2.Timestamp | None = ...,
         already_held: _builtins.bool = ...,
+        signer: _builtins.str = ...,
+        signature: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["accepted_at", b"accepted_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_at", b"accepted_at", "already_held", b"already_held", "digest", b"digest", "round", b"round", "silo", b"silo", "task", b"task"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_at", b"accepted_at", "already_held", b"already_held", "digest", b"digest", "round", b"round", "signature", b"signature", "signer", b"signer", "silo", b"silo", "task", b"task"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

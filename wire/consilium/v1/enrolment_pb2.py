@@ -22,20 +22,21 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from wire.consilium.v1 import identity_pb2 as consilium_dot_v1_dot_identity__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x63onsilium/v1/enrolment.proto\x12\x0c\x63onsilium.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"W\n\x0c\x45nrolRequest\x12\x10\n\x08token_id\x18\x01 \x01(\t\x12\x14\n\x0ctoken_secret\x18\x02 \x01(\t\x12\x1f\n\x17\x63\x65rtificate_request_pem\x18\x03 \x01(\t\"\xb0\x01\n\rEnrolResponse\x12\x0c\n\x04silo\x18\x01 \x01(\t\x12\x12\n\nconsortium\x18\x02 \x01(\t\x12\x17\n\x0f\x63\x65rtificate_pem\x18\x03 \x01(\t\x12\x17\n\x0f\x61uthorities_pem\x18\x04 \x01(\t\x12\x1b\n\x13\x63oordinator_address\x18\x05 \x01(\t\x12.\n\nexpires_at\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp2T\n\x10\x45nrolmentService\x12@\n\x05\x45nrol\x12\x1a.consilium.v1.EnrolRequest\x1a\x1b.consilium.v1.EnrolResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x63onsilium/v1/enrolment.proto\x12\x0c\x63onsilium.v1\x1a\x1b\x63onsilium/v1/identity.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"W\n\x0c\x45nrolRequest\x12\x10\n\x08token_id\x18\x01 \x01(\t\x12\x14\n\x0ctoken_secret\x18\x02 \x01(\t\x12\x1f\n\x17\x63\x65rtificate_request_pem\x18\x03 \x01(\t\"\xd8\x01\n\rEnrolResponse\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\nconsortium\x18\x02 \x01(\t\x12\x17\n\x0f\x63\x65rtificate_pem\x18\x03 \x01(\t\x12\x17\n\x0f\x61uthorities_pem\x18\x04 \x01(\t\x12\x1b\n\x13\x63oordinator_address\x18\x05 \x01(\t\x12.\n\nexpires_at\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12&\n\x04role\x18\x07 \x01(\x0e\x32\x18.consilium.v1.MemberRole2T\n\x10\x45nrolmentService\x12@\n\x05\x45nrol\x12\x1a.consilium.v1.EnrolRequest\x1a\x1b.consilium.v1.EnrolResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'consilium.v1.enrolment_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_ENROLREQUEST']._serialized_start=79
-  _globals['_ENROLREQUEST']._serialized_end=166
-  _globals['_ENROLRESPONSE']._serialized_start=169
-  _globals['_ENROLRESPONSE']._serialized_end=345
-  _globals['_ENROLMENTSERVICE']._serialized_start=347
-  _globals['_ENROLMENTSERVICE']._serialized_end=431
+  _globals['_ENROLREQUEST']._serialized_start=108
+  _globals['_ENROLREQUEST']._serialized_end=195
+  _globals['_ENROLRESPONSE']._serialized_start=198
+  _globals['_ENROLRESPONSE']._serialized_end=414
+  _globals['_ENROLMENTSERVICE']._serialized_start=416
+  _globals['_ENROLMENTSERVICE']._serialized_end=500
 # @@protoc_insertion_point(module_scope)

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class EnrolmentServiceStub:
-    """Signs the certificate request of a silo that holds a valid join token.
+    """Signs the certificate request of a member that holds a valid join token.
     """
 
     def __init__(self, channel):
@@ -43,7 +43,7 @@ class EnrolmentServiceStub:
 
 
 class EnrolmentServiceServicer:
-    """Signs the certificate request of a silo that holds a valid join token.
+    """Signs the certificate request of a member that holds a valid join token.
     """
 
     def Enrol(self, request, context):
@@ -70,7 +70,7 @@ def add_EnrolmentServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class EnrolmentService:
-    """Signs the certificate request of a silo that holds a valid join token.
+    """Signs the certificate request of a member that holds a valid join token.
     """
 
     @staticmethod

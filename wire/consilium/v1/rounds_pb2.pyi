@@ -35,6 +35,10 @@ class _ActivityEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Activity.Val
     """The trainer is at work."""
     ACTIVITY_VOTED: _Activity.ValueType  # 3
     """Up to date with the open round: its ballot is in."""
+    ACTIVITY_WAITING_FOR_APPROVAL: _Activity.ValueType  # 4
+    """A person at the hospital has yet to approve a task."""
+    ACTIVITY_REFUSED_BY_POLICY: _Activity.ValueType  # 5
+    """The hospital's policy does not allow a task."""
 
 class Activity(_Activity, metaclass=_ActivityEnumTypeWrapper):
     """What an agent is doing; shown to operators."""
@@ -47,6 +51,10 @@ ACTIVITY_TRAINING: Activity.ValueType  # 2
 """The trainer is at work."""
 ACTIVITY_VOTED: Activity.ValueType  # 3
 """Up to date with the open round: its ballot is in."""
+ACTIVITY_WAITING_FOR_APPROVAL: Activity.ValueType  # 4
+"""A person at the hospital has yet to approve a task."""
+ACTIVITY_REFUSED_BY_POLICY: Activity.ValueType  # 5
+"""The hospital's policy does not allow a task."""
 Global___Activity: _TypeAlias = Activity  # noqa: Y015
 
 @_typing.final
@@ -137,6 +145,10 @@ class HeartbeatResponse(_message.Message):
 
     LEASE_UNTIL_FIELD_NUMBER: _builtins.int
     NEXT_AFTER_FIELD_NUMBER: _builtins.int
+    COORDINATOR_TIME_FIELD_NUMBER: _builtins.int
+    AUTHORITY_FIELD_NUMBER: _builtins.int
+    authority: _builtins.str
+    """Fingerprint of the authority that signs now; a silo that does not know it renews at once."""
     @_builtins.property
     def lease_until(self) -> _timestamp_pb2.Timestamp:
         """When the lease ends if no further heartbeat comes."""
@@ -145,15 +157,21 @@ class HeartbeatResponse(_message.Message):
     def next_after(self) -> _duration_pb2.Duration:
         """How long to wait before the next heartbeat."""
 
+    @_builtins.property
+    def coordinator_time(self) -> _timestamp_pb2.Timestamp:
+        """The coordinator's clock, so that a wrong one is noticed."""
+
     def __init__(
         self,
         *,
         lease_until: _timestamp_pb2.Timestamp | None = ...,
         next_after: _duration_pb2.Duration | None = ...,
+        coordinator_time: _timestamp_pb2.Timestamp | None = ...,
+        authority: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["lease_until", b"lease_until", "next_after", b"next_after"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["coordinator_time", b"coordinator_time", "lease_until", b"lease_until", "next_after", b"next_after"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["lease_until", b"lease_until", "next_after", b"next_after"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["authority", b"authority", "coordinator_time", b"coordinator_time", "lease_until", b"lease_until", "next_after", b"next_after"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -251,6 +269,56 @@ class CastBallotResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CastBallotResponse: _TypeAlias = CastBallotResponse  # noqa: Y015
+
+@_typing.final
+class GetReceiptRequest(_message.Message):
+    """Asks for a receipt."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TASK_FIELD_NUMBER: _builtins.int
+    ROUND_FIELD_NUMBER: _builtins.int
+    task: _builtins.str
+    """Name of the task."""
+    round: _builtins.int
+    """Round."""
+    def __init__(
+        self,
+        *,
+        task: _builtins.str = ...,
+        round: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["round", b"round", "task", b"task"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetReceiptRequest: _TypeAlias = GetReceiptRequest  # noqa: Y015
+
+@_typing.final
+class GetReceiptResponse(_message.Message):
+    """The ballot is stored."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RECEIPT_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def receipt(self) -> _ballot_pb2.Receipt:
+        """What to keep as proof."""
+
+    def __init__(
+        self,
+        *,
+        receipt: _ballot_pb2.Receipt | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["receipt", b"receipt"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["receipt", b"receipt"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetReceiptResponse: _TypeAlias = GetReceiptResponse  # noqa: Y015
 
 @_typing.final
 class FetchConsensusRequest(_message.Message):

@@ -55,6 +55,11 @@ class RoundsServiceStub:
                 request_serializer=consilium_dot_v1_dot_rounds__pb2.CastBallotRequest.SerializeToString,
                 response_deserializer=consilium_dot_v1_dot_rounds__pb2.CastBallotResponse.FromString,
                 _registered_method=True)
+        self.GetReceipt = channel.unary_unary(
+                '/consilium.v1.RoundsService/GetReceipt',
+                request_serializer=consilium_dot_v1_dot_rounds__pb2.GetReceiptRequest.SerializeToString,
+                response_deserializer=consilium_dot_v1_dot_rounds__pb2.GetReceiptResponse.FromString,
+                _registered_method=True)
         self.FetchConsensus = channel.unary_stream(
                 '/consilium.v1.RoundsService/FetchConsensus',
                 request_serializer=consilium_dot_v1_dot_rounds__pb2.FetchConsensusRequest.SerializeToString,
@@ -94,6 +99,13 @@ class RoundsServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetReceipt(self, request, context):
+        """The receipt of a ballot cast before, for a silo that never got the answer.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def FetchConsensus(self, request, context):
         """A published consensus: its header, then its bits in chunks of at most 1 MiB.
         """
@@ -123,6 +135,11 @@ def add_RoundsServiceServicer_to_server(servicer, server):
                     servicer.CastBallot,
                     request_deserializer=consilium_dot_v1_dot_rounds__pb2.CastBallotRequest.FromString,
                     response_serializer=consilium_dot_v1_dot_rounds__pb2.CastBallotResponse.SerializeToString,
+            ),
+            'GetReceipt': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetReceipt,
+                    request_deserializer=consilium_dot_v1_dot_rounds__pb2.GetReceiptRequest.FromString,
+                    response_serializer=consilium_dot_v1_dot_rounds__pb2.GetReceiptResponse.SerializeToString,
             ),
             'FetchConsensus': grpc.unary_stream_rpc_method_handler(
                     servicer.FetchConsensus,
@@ -239,6 +256,33 @@ class RoundsService:
             '/consilium.v1.RoundsService/CastBallot',
             consilium_dot_v1_dot_rounds__pb2.CastBallotRequest.SerializeToString,
             consilium_dot_v1_dot_rounds__pb2.CastBallotResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetReceipt(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/consilium.v1.RoundsService/GetReceipt',
+            consilium_dot_v1_dot_rounds__pb2.GetReceiptRequest.SerializeToString,
+            consilium_dot_v1_dot_rounds__pb2.GetReceiptResponse.FromString,
             options,
             channel_credentials,
             insecure,

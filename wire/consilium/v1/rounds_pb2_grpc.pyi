@@ -41,6 +41,8 @@ class RoundsServiceStub:
     """Ends the silo's lease at once, so that it can be started elsewhere."""
     CastBallot: _grpc.StreamUnaryMultiCallable[_rounds_pb2.CastBallotRequest, _rounds_pb2.CastBallotResponse]
     """Casts one ballot: a header, then its bits in chunks of at most 1 MiB. Idempotent by digest."""
+    GetReceipt: _grpc.UnaryUnaryMultiCallable[_rounds_pb2.GetReceiptRequest, _rounds_pb2.GetReceiptResponse]
+    """The receipt of a ballot cast before, for a silo that never got the answer."""
     FetchConsensus: _grpc.UnaryStreamMultiCallable[_rounds_pb2.FetchConsensusRequest, _rounds_pb2.FetchConsensusResponse]
     """A published consensus: its header, then its bits in chunks of at most 1 MiB."""
 
@@ -57,6 +59,8 @@ class RoundsServiceAsyncStub(RoundsServiceStub):
     """Ends the silo's lease at once, so that it can be started elsewhere."""
     CastBallot: _aio.StreamUnaryMultiCallable[_rounds_pb2.CastBallotRequest, _rounds_pb2.CastBallotResponse]  # type: ignore[assignment]
     """Casts one ballot: a header, then its bits in chunks of at most 1 MiB. Idempotent by digest."""
+    GetReceipt: _aio.UnaryUnaryMultiCallable[_rounds_pb2.GetReceiptRequest, _rounds_pb2.GetReceiptResponse]  # type: ignore[assignment]
+    """The receipt of a ballot cast before, for a silo that never got the answer."""
     FetchConsensus: _aio.UnaryStreamMultiCallable[_rounds_pb2.FetchConsensusRequest, _rounds_pb2.FetchConsensusResponse]  # type: ignore[assignment]
     """A published consensus: its header, then its bits in chunks of at most 1 MiB."""
 
@@ -94,6 +98,14 @@ class RoundsServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_rounds_pb2.CastBallotResponse, _abc.Awaitable[_rounds_pb2.CastBallotResponse]]:
         """Casts one ballot: a header, then its bits in chunks of at most 1 MiB. Idempotent by digest."""
+
+    @_abc_1.abstractmethod
+    def GetReceipt(
+        self,
+        request: _rounds_pb2.GetReceiptRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_rounds_pb2.GetReceiptResponse, _abc.Awaitable[_rounds_pb2.GetReceiptResponse]]:
+        """The receipt of a ballot cast before, for a silo that never got the answer."""
 
     @_abc_1.abstractmethod
     def FetchConsensus(

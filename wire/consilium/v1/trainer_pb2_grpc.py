@@ -40,6 +40,11 @@ class TrainerServiceStub:
                 request_serializer=consilium_dot_v1_dot_trainer__pb2.DescribeRequest.SerializeToString,
                 response_deserializer=consilium_dot_v1_dot_trainer__pb2.DescribeResponse.FromString,
                 _registered_method=True)
+        self.Propose = channel.unary_unary(
+                '/consilium.v1.TrainerService/Propose',
+                request_serializer=consilium_dot_v1_dot_trainer__pb2.ProposeRequest.SerializeToString,
+                response_deserializer=consilium_dot_v1_dot_trainer__pb2.ProposeResponse.FromString,
+                _registered_method=True)
         self.Prepare = channel.unary_unary(
                 '/consilium.v1.TrainerService/Prepare',
                 request_serializer=consilium_dot_v1_dot_trainer__pb2.PrepareRequest.SerializeToString,
@@ -68,8 +73,15 @@ class TrainerServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Propose(self, request, context):
+        """Lays a task before the hospital; refused until its policy or a person accepts the definition's digest.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Prepare(self, request, context):
-        """Checks the private data against a task and its public set. Nothing is trained before this succeeds.
+        """Checks the private data of an approved task against its public set. Nothing is trained before this succeeds.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -96,6 +108,11 @@ def add_TrainerServiceServicer_to_server(servicer, server):
                     servicer.Describe,
                     request_deserializer=consilium_dot_v1_dot_trainer__pb2.DescribeRequest.FromString,
                     response_serializer=consilium_dot_v1_dot_trainer__pb2.DescribeResponse.SerializeToString,
+            ),
+            'Propose': grpc.unary_unary_rpc_method_handler(
+                    servicer.Propose,
+                    request_deserializer=consilium_dot_v1_dot_trainer__pb2.ProposeRequest.FromString,
+                    response_serializer=consilium_dot_v1_dot_trainer__pb2.ProposeResponse.SerializeToString,
             ),
             'Prepare': grpc.unary_unary_rpc_method_handler(
                     servicer.Prepare,
@@ -141,6 +158,33 @@ class TrainerService:
             '/consilium.v1.TrainerService/Describe',
             consilium_dot_v1_dot_trainer__pb2.DescribeRequest.SerializeToString,
             consilium_dot_v1_dot_trainer__pb2.DescribeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Propose(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/consilium.v1.TrainerService/Propose',
+            consilium_dot_v1_dot_trainer__pb2.ProposeRequest.SerializeToString,
+            consilium_dot_v1_dot_trainer__pb2.ProposeResponse.FromString,
             options,
             channel_credentials,
             insecure,

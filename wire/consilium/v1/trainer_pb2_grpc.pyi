@@ -37,8 +37,10 @@ class TrainerServiceStub:
     def __new__(cls, channel: _aio.Channel) -> TrainerServiceAsyncStub: ...
     Describe: _grpc.UnaryUnaryMultiCallable[_trainer_pb2.DescribeRequest, _trainer_pb2.DescribeResponse]
     """Whether the trainer is up, and how it is cut off from the network."""
+    Propose: _grpc.UnaryUnaryMultiCallable[_trainer_pb2.ProposeRequest, _trainer_pb2.ProposeResponse]
+    """Lays a task before the hospital; refused until its policy or a person accepts the definition's digest."""
     Prepare: _grpc.UnaryUnaryMultiCallable[_trainer_pb2.PrepareRequest, _trainer_pb2.PrepareResponse]
-    """Checks the private data against a task and its public set. Nothing is trained before this succeeds."""
+    """Checks the private data of an approved task against its public set. Nothing is trained before this succeeds."""
     Vote: _grpc.UnaryUnaryMultiCallable[_trainer_pb2.VoteRequest, _trainer_pb2.VoteResponse]
     """Trains and votes in one round. Idempotent: the same round always gives the identical ballot."""
     Finish: _grpc.UnaryUnaryMultiCallable[_trainer_pb2.FinishRequest, _trainer_pb2.FinishResponse]
@@ -51,8 +53,10 @@ class TrainerServiceAsyncStub(TrainerServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     Describe: _aio.UnaryUnaryMultiCallable[_trainer_pb2.DescribeRequest, _trainer_pb2.DescribeResponse]  # type: ignore[assignment]
     """Whether the trainer is up, and how it is cut off from the network."""
+    Propose: _aio.UnaryUnaryMultiCallable[_trainer_pb2.ProposeRequest, _trainer_pb2.ProposeResponse]  # type: ignore[assignment]
+    """Lays a task before the hospital; refused until its policy or a person accepts the definition's digest."""
     Prepare: _aio.UnaryUnaryMultiCallable[_trainer_pb2.PrepareRequest, _trainer_pb2.PrepareResponse]  # type: ignore[assignment]
-    """Checks the private data against a task and its public set. Nothing is trained before this succeeds."""
+    """Checks the private data of an approved task against its public set. Nothing is trained before this succeeds."""
     Vote: _aio.UnaryUnaryMultiCallable[_trainer_pb2.VoteRequest, _trainer_pb2.VoteResponse]  # type: ignore[assignment]
     """Trains and votes in one round. Idempotent: the same round always gives the identical ballot."""
     Finish: _aio.UnaryUnaryMultiCallable[_trainer_pb2.FinishRequest, _trainer_pb2.FinishResponse]  # type: ignore[assignment]
@@ -70,12 +74,20 @@ class TrainerServiceServicer(metaclass=_abc_1.ABCMeta):
         """Whether the trainer is up, and how it is cut off from the network."""
 
     @_abc_1.abstractmethod
+    def Propose(
+        self,
+        request: _trainer_pb2.ProposeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_trainer_pb2.ProposeResponse, _abc.Awaitable[_trainer_pb2.ProposeResponse]]:
+        """Lays a task before the hospital; refused until its policy or a person accepts the definition's digest."""
+
+    @_abc_1.abstractmethod
     def Prepare(
         self,
         request: _trainer_pb2.PrepareRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_trainer_pb2.PrepareResponse, _abc.Awaitable[_trainer_pb2.PrepareResponse]]:
-        """Checks the private data against a task and its public set. Nothing is trained before this succeeds."""
+        """Checks the private data of an approved task against its public set. Nothing is trained before this succeeds."""
 
     @_abc_1.abstractmethod
     def Vote(
