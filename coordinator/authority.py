@@ -13,6 +13,7 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
     PublicFormat,
@@ -21,12 +22,10 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from wire.errors import NAME_INVALID, REQUEST_INVALID, ConfigurationError, Refusal
-from wire.files import write_atomically
-from wire.identity import Identity, Role, fingerprint_of, key_pem, new_key, valid_name
+from wire.files import sync_folder, write_atomically
+from wire.identity import BACKDATED, Identity, Role, fingerprint_of, key_pem, new_key, valid_name
 
 AUTHORITY_LIFETIME = timedelta(days=3650)
-# Hospitals' clocks drift; a certificate must hold on a machine that is a little behind.
-BACKDATED = timedelta(minutes=5)
 _KEY_FILE = "authority-key.pem"
 _CERTIFICATE_FILE = "authority.pem"
 _HOST = re.compile(r"(\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
@@ -63,6 +62,8 @@ class Authority:
         consortium: str,
         now: datetime,
         lifetime: timedelta = AUTHORITY_LIFETIME,
+        *,
+        generation: int = 1,
     ) -> Authority:
         """Makes a new authority in `folder`; never replaces one that is there."""
         if not valid_name(consortium):
@@ -79,7 +80,8 @@ class Authority:
             key = new_key()
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             write_atomically(folder / _KEY_FILE, key_pem(key), 0o600)
-        name = _subject("Consilium authority", consortium)
+        title = "Consilium authority" + (f" {generation}" if generation > 1 else "")
+        name = _subject(title, consortium)
         public = key.public_key()
         certificate = (
             x509.CertificateBuilder()
@@ -117,6 +119,12 @@ class Authority:
             raise _unusable(folder / _KEY_FILE)
         return cls(consortium, certificate, key)
 
+    @staticmethod
+    def destroy_key(folder: Path) -> None:
+        """Makes sure that the authority in `folder` never signs again; its certificate stays."""
+        (folder / _KEY_FILE).unlink(missing_ok=True)
+        sync_folder(folder)
+
     @property
     def certificate_pem(self) -> bytes:
         """What everyone in the consortium trusts."""
@@ -127,12 +135,11 @@ class Authority:
         """SHA-256 of the authority's certificate, for people to compare."""
         return fingerprint_of(self.certificate)
 
-    def issue_silo(
-        self, request_pem: bytes, name: str, lifetime: timedelta, now: datetime
+    def issue(
+        self, request_pem: bytes, role: Role, name: str, lifetime: timedelta, now: datetime
     ) -> bytes:
-        """Certifies the key in a request as silo `name`; whatever else the request says is ignored."""
-        public = requested_key(request_pem)
-        return self._issue(public, Role.SILO, name, lifetime, now)
+        """Certifies the key in a request as `role` `name`; whatever else the request says is ignored."""
+        return self._issue(requested_key(request_pem), role, name, lifetime, now)
 
     def issue_admin(self, name: str, lifetime: timedelta, now: datetime) -> IssuedKey:
         """Makes a key and its certificate for admin `name`."""
@@ -198,6 +205,14 @@ class Authority:
         return certificate.public_bytes(Encoding.PEM) + self.certificate_pem
 
 
+def names_hosts(certificate_pem: bytes, hosts: Sequence[str]) -> bool:
+    """True if a server's certificate is for exactly these hosts."""
+    certificate = x509.load_pem_x509_certificate(certificate_pem)
+    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    shown = {name for name in names if not isinstance(name, x509.UniformResourceIdentifier)}
+    return shown == {_host_name(host) for host in hosts}
+
+
 def requested_key(request_pem: bytes) -> _PublicKey:
     """The key a certificate request is for; REQUEST_INVALID unless we would certify it."""
     try:
@@ -225,7 +240,15 @@ def requested_key(request_pem: bytes) -> _PublicKey:
 
 def key_hash(request_pem: bytes) -> str:
     """SHA-256 of the key a request is for: the same in every request made with that key."""
-    public = requested_key(request_pem)
+    return _hash(requested_key(request_pem))
+
+
+def certificate_key_hash(certificate_pem: bytes) -> str:
+    """The same of a key that has been certified."""
+    return _hash(x509.load_pem_x509_certificate(certificate_pem).public_key())
+
+
+def _hash(public: CertificatePublicKeyTypes) -> str:
     encoded = public.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
     return hashlib.sha256(encoded).hexdigest()
 

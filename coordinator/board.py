@@ -6,10 +6,11 @@ import asyncio
 
 from coordinator.bell import Bell
 from coordinator.store import Store
-from coordinator.store.records import ClosedRound, TaskRecord
+from coordinator.store.records import ClosedRound, MemberStatus, TaskRecord
 from coordinator.store_thread import StoreThread
 from coordinator.translation import task_message
 from wire.consilium.v1 import task_pb2
+from wire.errors import SILO_REVOKED, SILO_SUSPENDED, Refusal
 
 
 class Board:
@@ -22,23 +23,40 @@ class Board:
         self._seen: asyncio.Event | None = None
         self._reading = asyncio.Lock()
         self._notices: list[tuple[TaskRecord, task_pb2.TaskState]] = []
+        self._standing: dict[str, MemberStatus] = {}
         self._fetching = asyncio.Lock()
         self._fetched: tuple[str, ClosedRound, bytes] | None = None
 
     async def notices(self, silo: str, after_revision: int) -> list[task_pb2.TaskState]:
         """What `silo` has not heard of since `after_revision`."""
-        async with self._reading:
-            ticket = self._changes.ticket()
-            if ticket is not self._seen:
-                records = await self._in_store(self._store.tasks.changed_since, 0)
-                self._notices = [(record, task_message(record)) for record in records]
-                self._seen = ticket
+        await self._refresh()
         return [
             message
             for record, message in self._notices
             if record.revision > after_revision
             and (not record.definition.silos or silo in record.definition.silos)
         ]
+
+    async def require_standing(self, silo: str) -> None:
+        """Raises the refusal that ends the streams of a silo shut out since they were opened."""
+        await self._refresh()
+        status = self._standing.get(silo)
+        if status is MemberStatus.REVOKED:
+            raise Refusal(SILO_REVOKED, name=silo)
+        if status is MemberStatus.SUSPENDED:
+            raise Refusal(SILO_SUSPENDED, name=silo)
+
+    async def _refresh(self) -> None:
+        """Reads the store if something changed since it was last read."""
+        async with self._reading:
+            ticket = self._changes.ticket()
+            if ticket is self._seen:
+                return
+            records = await self._in_store(self._store.tasks.changed_since, 0)
+            silos = await self._in_store(self._store.silos.all)
+            self._notices = [(record, task_message(record)) for record in records]
+            self._standing = {silo.name: silo.status for silo in silos}
+            self._seen = ticket
 
     async def task(self, name: str) -> TaskRecord:
         """The task's definition and digest, which never change once it is on the board."""

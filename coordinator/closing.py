@@ -1,7 +1,7 @@
 """Closes a round: counts the stored ballots, forms the consensus, publishes it, opens the next round.
 
-Everything is read from the store, so a coordinator killed at any point of this does the same again after its
-restart and reaches the same consensus.
+Everything is read from the store, so what a coordinator killed at any point of this has begun, it finishes
+after its restart, or another replica finishes at once, and the consensus is the same.
 """
 
 from __future__ import annotations
@@ -15,26 +15,39 @@ from coordinator.rounds import ClosedBy, Round, settled
 from coordinator.store import Store
 from coordinator.store.records import Consensus, TaskRecord
 from wire.ballot import ABSTAIN, digest, pack, unpack
+from wire.crash_points import crash_point
 
 
 def close_round(
     store: Store, task: TaskRecord, current: Round, by: ClosedBy, now: datetime
 ) -> TaskRecord | None:
-    """The task after the round has been closed, or None if someone else had closed it."""
+    """The task after the round has been closed, or None if someone else has closed it or is doing so."""
+    with store.closing_turn(current.task, current.number) as mine:
+        return _close(store, task, current, by, now) if mine else None
+
+
+def _close(
+    store: Store, task: TaskRecord, current: Round, by: ClosedBy, now: datetime
+) -> TaskRecord | None:
+    crash_point("closing-decided")
     if not store.tasks.begin_close(current, by):
         return None
+    crash_point("closing-begun")
     consensus = count(store, task, current.number)
-    history = [closed.changed_rows for closed in store.tasks.history(task.name)]
     policy = task.definition.rounds
+    changed = store.tasks.recent_changes(task.name, policy.stop_patience)
     finished = ""
-    if settled(policy, task.definition.rows, [*history, consensus.changed_rows]):
+    if settled(policy, task.definition.rows, [*changed, consensus.changed_rows]):
         finished = (
             f"The consensus settled: at most {policy.stop_churn:.1%} of the rows changed in "
             f"{policy.stop_patience} rounds in a row."
         )
     elif current.number >= policy.max_rounds:
         finished = f"All {policy.max_rounds} rounds were held."
-    return store.tasks.publish(current, consensus, now, finished)
+    crash_point("consensus-formed")
+    after = store.tasks.publish(current, consensus, now, finished)
+    crash_point("consensus-published")
+    return after
 
 
 def count(store: Store, task: TaskRecord, number: int) -> Consensus:

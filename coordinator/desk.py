@@ -9,11 +9,15 @@ from datetime import datetime, timedelta
 from coordinator.authority import Authority
 from coordinator.board import Board
 from coordinator.conductor import Conductor
+from coordinator.credentials import Credentials
 from coordinator.metrics import Metrics
+from coordinator.news import News
+from coordinator.rotation import Authorities
 from coordinator.settings import CoordinatorSettings
 from coordinator.store import Store
 from coordinator.store_thread import StoreThread
 from wire.public_file import PublicSetFolder
+from wire.receipts import Signer
 
 
 @dataclass(frozen=True)
@@ -21,14 +25,30 @@ class Desk:
     """The coordinator's parts, built once at start-up and handed down."""
 
     settings: CoordinatorSettings
-    authority: Authority
+    credentials: Credentials
     store: Store
     in_store: StoreThread
     folder: PublicSetFolder
+    news: News
     conductor: Conductor
     board: Board
     metrics: Metrics
     clock: Callable[[], datetime]
+
+    @property
+    def authority(self) -> Authority:
+        """Signs members now; see `authorities` for whom to trust."""
+        return self.credentials.authorities.signing
+
+    @property
+    def authorities(self) -> Authorities:
+        """Whom the consortium trusts."""
+        return self.credentials.authorities
+
+    @property
+    def signer(self) -> Signer:
+        """Signs receipts now."""
+        return self.credentials.signer
 
     @property
     def lease(self) -> timedelta:

@@ -3,21 +3,35 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import inspect
+import ipaddress
 import secrets
-import traceback
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import aclosing, asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager
 from contextvars import ContextVar
-from pathlib import Path
-from typing import Any, Final, Literal, Never, TypeAlias
+from datetime import UTC, datetime
+from typing import Any, Final, Literal, Never, TypeAlias, cast
+from urllib.parse import unquote
 
 import grpc
 import grpc.aio
 import structlog
 
-from wire.errors import INTERNAL, NO_IDENTITY, WRONG_ROLE, Refusal
-from wire.identity import Identity, Role, presented_certificate
+from coordinator.rate_limit import LOG_LINES, Buckets, Limits, Turnstile
+from coordinator.upload import Piece, Upload, measuring
+from wire.channels import MAX_METADATA_BYTES
+from wire.errors import (
+    CERTIFICATE_EXPIRED,
+    HEADERS_TOO_LARGE,
+    INTERNAL,
+    NO_IDENTITY,
+    WRONG_ROLE,
+    Refusal,
+)
+from wire.identity import Certificate, Identity, Role, presented_certificate
+from wire.logs import harmless
 
 Admitted = frozenset[Role] | Literal["anyone"]
 Admit = Callable[[Identity, str], Awaitable[None]]
@@ -29,6 +43,7 @@ Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 SERVICE_TABLE: Final[Mapping[str, Admitted]] = {
     "/consilium.v1.AdminService/": frozenset({Role.ADMIN}),
     "/consilium.v1.RoundsService/": frozenset({Role.SILO}),
+    "/consilium.v1.IdentityService/": frozenset({Role.SILO, Role.ADMIN}),
     "/consilium.v1.RegistryService/": frozenset({Role.SILO, Role.ADMIN}),
     "/grpc.health.v1.Health/": "anyone",
 }
@@ -36,10 +51,6 @@ ENROLMENT_TABLE: Final[Mapping[str, Admitted]] = {
     "/consilium.v1.EnrolmentService/": "anyone",
     "/grpc.health.v1.Health/": "anyone",
 }
-
-# How much of a refused upload is listened to: a public set of 256 MiB, but nobody who never ends.
-_PATIENCE_MESSAGES = 256
-_PATIENCE_SECONDS = 10.0
 
 _caller: ContextVar[Identity] = ContextVar("caller")
 _log = structlog.get_logger(__name__)
@@ -54,7 +65,8 @@ class Gate(grpc.aio.ServerInterceptor):
     """Admits callers by a role table and turns refusals into gRPC statuses.
 
     `admit(identity, fingerprint)` raises Refusal for a caller the store does not (or no longer) accept;
-    `on_refusal(code, method)` hears of every refused or failed call.
+    `on_refusal(code, method)` hears of every refused or failed call. `turnstile` counts calls; `silence` is how
+    many seconds a caller's next message may take.
     """
 
     def __init__(
@@ -63,11 +75,19 @@ class Gate(grpc.aio.ServerInterceptor):
         admit: Admit,
         on_refusal: Callable[[str, str], None],
         new_incident: Callable[[], str] = lambda: secrets.token_hex(4),
+        *,
+        turnstile: Turnstile | None = None,
+        silence: float = Limits().silence,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._table = table
         self._admit = admit
         self._on_refusal = on_refusal
         self._new_incident = new_incident
+        self._turnstile = turnstile or Turnstile.for_members(Limits(), time.monotonic)
+        self._silence = silence
+        self._clock = clock
+        self._lines = Buckets(LOG_LINES, time.monotonic)
 
     async def intercept_service(
         self,
@@ -79,36 +99,81 @@ class Gate(grpc.aio.ServerInterceptor):
         return None if handler is None else self._guarded(handler, handler_call_details.method)
 
     def _guarded(self, handler: Handler, method: str) -> Handler:
-        behaviour, rebuild = _parts(handler)
-        streaming = handler.request_streaming
+        """The same method, for gRPC always one that is sent a stream.
 
-        async def answer(request: Any, context: Context) -> Any:
-            async with self._watched(method, context, request if streaming else None):
-                await self._let_in(method, context)
+        Of a call with one request gRPC would read that request, for as long as it takes, before asking anyone.
+        On the wire the two are alike, and this way nothing of a call is read before its caller is let in.
+        """
+        behaviour, rebuild = _parts(handler)
+
+        async def answer(pieces: AsyncIterator[Piece], context: Context) -> Any:
+            async with self._admitted(method, context, pieces) as upload:
+                request = upload if handler.request_streaming else await upload.only()
                 return await behaviour(request, context)
 
-        async def stream(request: Any, context: Context) -> AsyncGenerator[Any, None]:
-            async with self._watched(method, context, request if streaming else None):
-                await self._let_in(method, context)
+        async def stream(
+            pieces: AsyncIterator[Piece], context: Context
+        ) -> AsyncGenerator[Any, None]:
+            async with self._admitted(method, context, pieces) as upload:
+                request = upload if handler.request_streaming else await upload.only()
                 async with aclosing(behaviour(request, context)) as responses:
                     async for response in responses:
                         yield response
 
         # A method that streams by `context.write` is a plain coroutine, like one that answers once.
         wrapped = stream if inspect.isasyncgenfunction(behaviour) else answer
-        return rebuild(wrapped, handler.request_deserializer, handler.response_serializer)
+        return rebuild(
+            wrapped, measuring(handler.request_deserializer), handler.response_serializer
+        )
 
-    async def _let_in(self, method: str, context: Context) -> None:
+    @asynccontextmanager
+    async def _admitted(
+        self, method: str, context: Context, pieces: AsyncIterator[Piece]
+    ) -> AsyncIterator[Upload]:
+        """Yields what the caller sends, once the caller is let in; tells it of any error."""
+        upload = Upload(pieces, self._silence)
+        async with self._telling(method, context):
+            with self._turnstile.passing(_key(context), method):
+                _check_headers(context)
+                try:
+                    certificate = await self._let_in(method, context)
+                    async with self._while_valid(certificate):
+                        yield upload
+                except grpc.aio.AbortError:
+                    raise
+                except Exception:
+                    await upload.hear_out()
+                    raise
+
+    @asynccontextmanager
+    async def _while_valid(self, certificate: Certificate | None) -> AsyncIterator[None]:
+        """Ends the block when the certificate does: TLS looks at it once per connection, or less."""
+        if certificate is None:
+            yield
+            return
+        left = certificate.not_after - self._clock()
+        try:
+            async with asyncio.timeout(left.total_seconds()) as validity:
+                yield
+        except TimeoutError:
+            if not validity.expired():
+                raise
+            raise _expired(certificate) from None
+
+    async def _let_in(self, method: str, context: Context) -> Certificate | None:
+        """The caller's certificate; None where anyone may call."""
         allowed = next(
             (roles for prefix, roles in self._table.items() if method.startswith(prefix)),
             frozenset[Role](),
         )
         if allowed == "anyone":
-            return
+            return None
         certificate = presented_certificate(context.auth_context() or {})
         if certificate is None or certificate.identity is None:
             raise Refusal(NO_IDENTITY)
         identity = certificate.identity
+        if self._clock() >= certificate.not_after:
+            raise _expired(certificate)
         if identity.role not in allowed:
             raise Refusal(
                 WRONG_ROLE,
@@ -120,70 +185,84 @@ class Gate(grpc.aio.ServerInterceptor):
         await self._admit(identity, certificate.fingerprint)
         # Every call is served in a task of its own, so the value dies with the call.
         _caller.set(identity)
+        return certificate
 
     @asynccontextmanager
-    async def _watched(
-        self, method: str, context: Context, requests: AsyncIterator[object] | None
-    ) -> AsyncIterator[None]:
+    async def _telling(self, method: str, context: Context) -> AsyncIterator[None]:
         try:
             yield
         except grpc.aio.AbortError:
             raise
         except Refusal as refusal:
-            _log.info("rpc_refused", code=refusal.code, method=method, sentence=refusal.sentence)
-            await self._tell(refusal, method, context, requests)
+            if not self._lines.take(_key(context)):
+                _log.info(
+                    "rpc_refused",
+                    code=refusal.code,
+                    method=method,
+                    sentence=refusal.sentence,
+                    caller=_name(context),
+                )
+            await self._tell(refusal, method, context)
         except Exception as error:
             incident = self._new_incident()
             # The message of an exception may quote a payload; its kind and place do not.
-            _log.error(
-                "rpc_failed",
-                incident=incident,
-                method=method,
-                kind=type(error).__name__,
-                where=_where(error),
-            )
-            hidden = Refusal(INTERNAL, incident=incident)
-            await self._tell(hidden, method, context, requests)
+            _log.error("rpc_failed", incident=incident, method=method, **harmless(error))
+            await self._tell(Refusal(INTERNAL, incident=incident), method, context)
 
-    async def _tell(
-        self,
-        refusal: Refusal,
-        method: str,
-        context: Context,
-        requests: AsyncIterator[object] | None,
-    ) -> Never:
+    async def _tell(self, refusal: Refusal, method: str, context: Context) -> Never:
         self._on_refusal(refusal.code, method)
-        if requests is not None:
-            await _hear_out(requests)
         await context.abort(refusal.status, refusal.sentence, refusal.metadata())
 
 
-async def _hear_out(requests: AsyncIterator[object]) -> None:
-    """Discards the rest of an upload, within bounds, before it is answered.
+def _expired(certificate: Certificate) -> Refusal:
+    name = certificate.identity.name if certificate.identity else "the caller"
+    return Refusal(
+        CERTIFICATE_EXPIRED, name=name, expired=f"{certificate.not_after:%Y-%m-%d %H:%M:%S} UTC"
+    )
 
-    A Python client whose write fails because the call is over reports INTERNAL in place of the status it was
-    sent (grpc/grpc#36066): a refusal must wait until the client has said everything.
+
+def _key(context: Context) -> str:
+    """Whose calls are counted together: those with one certificate, else those from one address.
+
+    Not those of one name: a certificate that was replaced must not use up what its successor may call.
     """
-    with suppress(TimeoutError, grpc.aio.BaseError):
-        async with asyncio.timeout(_PATIENCE_SECONDS):
-            heard = 0
-            async for _ in requests:
-                heard += 1
-                if heard == _PATIENCE_MESSAGES:
-                    return
+    for pem in (context.auth_context() or {}).get("x509_pem_cert", ()):
+        return hashlib.sha256(pem).hexdigest()
+    return address_of(context.peer())
+
+
+def _check_headers(context: Context) -> None:
+    """HEADERS_TOO_LARGE for what gRPC lets through from a peer that never acknowledges its settings."""
+    size = sum(len(key) + len(value) for key, value in context.invocation_metadata() or ())
+    if size > MAX_METADATA_BYTES:
+        raise Refusal(HEADERS_TOO_LARGE, size=size, most=MAX_METADATA_BYTES)
+
+
+def _name(context: Context) -> str:
+    """The caller for a line of the log: its identity if it has one, else its address."""
+    certificate = presented_certificate(context.auth_context() or {})
+    if certificate is None or certificate.identity is None:
+        return address_of(context.peer())
+    return f"{certificate.identity.role}/{certificate.identity.name}"
+
+
+def address_of(peer: str) -> str:
+    """The address in gRPC's name of a peer, without the port; of IPv6 the /64, which is one site's."""
+    kind, _, rest = peer.partition(":")
+    host = unquote(rest.rpartition(":")[0]).strip("[]").partition("%")[0]
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return kind
+    if isinstance(address, ipaddress.IPv4Address):
+        return str(address)
+    return str(address.ipv4_mapped or ipaddress.ip_network((address, 64), strict=False))
 
 
 def _parts(handler: Handler) -> tuple[Callable[..., Any], Callable[..., Handler]]:
-    """The servicer's method and the constructor of a handler of the same kind."""
-    kinds = (
-        (handler.unary_unary, grpc.unary_unary_rpc_method_handler),
-        (handler.unary_stream, grpc.unary_stream_rpc_method_handler),
-        (handler.stream_unary, grpc.stream_unary_rpc_method_handler),
-        (handler.stream_stream, grpc.stream_stream_rpc_method_handler),
-    )
-    return next((behaviour, rebuild) for behaviour, rebuild in kinds if behaviour is not None)
-
-
-def _where(error: BaseException) -> list[str]:
-    frames = traceback.extract_tb(error.__traceback__)
-    return [f"{Path(frame.filename).name}:{frame.lineno} {frame.name}" for frame in frames]
+    """The servicer's method, and the constructor of a handler that is sent a stream and answers alike."""
+    if handler.response_streaming:
+        streaming = handler.unary_stream or handler.stream_stream
+        return cast("Callable[..., Any]", streaming), grpc.stream_stream_rpc_method_handler
+    answering = handler.unary_unary or handler.stream_unary
+    return cast("Callable[..., Any]", answering), grpc.stream_unary_rpc_method_handler

@@ -12,6 +12,7 @@ from prometheus_client.registry import Collector
 
 from coordinator.store.records import SiloRecord
 from wire import __version__
+from wire.errors import Refusal
 
 
 class Metrics:
@@ -41,6 +42,22 @@ class Metrics:
             "consilium_tls_handshakes_refused",
             "Connections that never became a call, by reason.",
             ["reason"],
+            registry=registry,
+        )
+        self.renewals = Counter(
+            "consilium_certificate_renewals",
+            "Certificates renewed: silo, admin or server.",
+            ["kind"],
+            registry=registry,
+        )
+        self.server_expiry = Gauge(
+            "consilium_server_certificate_expiry_timestamp_seconds",
+            "When the certificate this server shows expires.",
+            registry=registry,
+        )
+        self.authority_expiry = Gauge(
+            "consilium_authority_expiry_timestamp_seconds",
+            "When the authority that signs now expires.",
             registry=registry,
         )
         self.rounds_closed = Counter(
@@ -111,15 +128,22 @@ class SiloCollector(Collector):
 
     def collect(self) -> Iterable[Metric]:
         """The families with one sample per silo."""
-        connected, last_seen = self._families()
+        connected, last_seen, expiry = self._families()
         now = self._clock()
-        for silo in self._read():
+        try:
+            silos = list(self._read())
+        except Refusal:
+            # Without its database the page still shows everything else.
+            silos = []
+        for silo in silos:
             connected.add_metric([silo.name], silo.connected(now))
             if silo.last_seen_at is not None:
                 last_seen.add_metric([silo.name], silo.last_seen_at.timestamp())
-        return connected, last_seen
+            if silo.certificate_expires_at is not None:
+                expiry.add_metric([silo.name], silo.certificate_expires_at.timestamp())
+        return connected, last_seen, expiry
 
-    def _families(self) -> tuple[GaugeMetricFamily, GaugeMetricFamily]:
+    def _families(self) -> tuple[GaugeMetricFamily, GaugeMetricFamily, GaugeMetricFamily]:
         return (
             GaugeMetricFamily(
                 "consilium_silo_connected", "1 while a silo's lease runs.", labels=["silo"]
@@ -127,6 +151,11 @@ class SiloCollector(Collector):
             GaugeMetricFamily(
                 "consilium_silo_last_seen_timestamp_seconds",
                 "Last sign of life of a silo.",
+                labels=["silo"],
+            ),
+            GaugeMetricFamily(
+                "consilium_silo_certificate_expiry_timestamp_seconds",
+                "When the newest certificate of a silo expires.",
                 labels=["silo"],
             ),
         )

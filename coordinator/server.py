@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
 from collections.abc import Mapping
-from datetime import UTC, datetime
-from pathlib import Path
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from wsgiref.simple_server import WSGIServer
 
 import grpc
@@ -18,35 +19,41 @@ from prometheus_client.gc_collector import GCCollector
 from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 
-from coordinator.authority import Authority
 from coordinator.board import Board
+from coordinator.caretaker import Caretaker, ensure_leaf
 from coordinator.conductor import Conductor
+from coordinator.credentials import Credentials
 from coordinator.desk import Desk
 from coordinator.gate import ENROLMENT_TABLE, SERVICE_TABLE, Admitted, Gate
 from coordinator.metrics import Metrics, SiloCollector
+from coordinator.news import News
+from coordinator.rate_limit import LOG_LINES, Buckets, Turnstile
+from coordinator.rotation import Authorities
 from coordinator.services.admin import AdminServicer
 from coordinator.services.enrolment import EnrolmentServicer
+from coordinator.services.identity import IdentityServicer
 from coordinator.services.registry import RegistryServicer
 from coordinator.services.rounds import RoundsServicer
 from coordinator.settings import CoordinatorHome, CoordinatorSettings
 from coordinator.store import Store
-from coordinator.store.records import SiloStatus
 from coordinator.store_thread import StoreThread
-from wire.channels import server_options
+from wire.channels import STRANGERS, Patience, server_options
 from wire.consilium.v1 import (
     admin_pb2_grpc,
     enrolment_pb2_grpc,
+    identity_pb2_grpc,
     registry_pb2_grpc,
     rounds_pb2_grpc,
 )
-from wire.errors import CERTIFICATE_SUPERSEDED, SILO_REVOKED, ConfigurationError, Refusal
+from wire.errors import ConfigurationError
 from wire.grpc_log import HandshakeLog, HandshakeRefusal, handshakes_are_logged
-from wire.identity import Identity, Role
+from wire.identity import Identity
 from wire.public_file import PublicSetFolder
 
 log = structlog.get_logger()
 
 _DRAIN_SECONDS = 5.0
+_UPLOAD_PATIENCE = timedelta(days=1)
 
 
 async def serve(home: CoordinatorHome) -> None:
@@ -60,26 +67,37 @@ async def serve(home: CoordinatorHome) -> None:
         log.warning("handshakes_not_counted", hint="GRPC_VERBOSITY hides refused handshakes")
     desk = build_desk(home, settings, metrics)
     registry.register(SiloCollector(desk.store.silos.all, desk.clock))
-    with HandshakeLog(lambda reason: _count_handshake(metrics, reason)):
-        main = _server(desk, SERVICE_TABLE)
+    lines = Buckets(LOG_LINES, time.monotonic)
+    with HandshakeLog(lambda reason: _count_handshake(metrics, lines, reason)):
+        limits = settings.limits
+        main = _server(
+            desk, SERVICE_TABLE, Turnstile.for_members(limits, time.monotonic), Patience()
+        )
         rounds_pb2_grpc.add_RoundsServiceServicer_to_server(RoundsServicer(desk), main)
         registry_pb2_grpc.add_RegistryServiceServicer_to_server(RegistryServicer(desk), main)
         admin_pb2_grpc.add_AdminServiceServicer_to_server(AdminServicer(desk), main)
-        enrolment = _server(desk, ENROLMENT_TABLE)
+        identity_pb2_grpc.add_IdentityServiceServicer_to_server(IdentityServicer(desk), main)
+        enrolment = _server(
+            desk, ENROLMENT_TABLE, Turnstile.for_strangers(limits, time.monotonic), STRANGERS
+        )
         enrolment_pb2_grpc.add_EnrolmentServiceServicer_to_server(
             EnrolmentServicer(desk), enrolment
         )
-        _listen(main, settings.listen, settings.port, _credentials(home, desk, mutual=True))
+        _listen(main, settings.listen, settings.port, desk.credentials.for_port(mutual=True))
         _listen(
             enrolment,
             settings.listen,
             settings.enrolment_port,
-            _credentials(home, desk, mutual=False),
+            desk.credentials.for_port(mutual=False),
         )
         pages = _metrics_page(settings, registry)
         await main.start()
         await enrolment.start()
-        conducting = asyncio.create_task(desk.conductor.run())
+        background = [
+            asyncio.create_task(desk.news.run()),
+            asyncio.create_task(desk.conductor.run()),
+            asyncio.create_task(_caretaker(home, desk).run()),
+        ]
         log.info(
             "coordinator_ready",
             consortium=settings.consortium,
@@ -91,7 +109,9 @@ async def serve(home: CoordinatorHome) -> None:
         await _stop_signal()
         log.info("coordinator_stopping", drain_seconds=_DRAIN_SECONDS)
         await asyncio.gather(main.stop(_DRAIN_SECONDS), enrolment.stop(_DRAIN_SECONDS))
-        conducting.cancel()
+        for work in background:
+            work.cancel()
+        await asyncio.gather(*background, return_exceptions=True)
         pages.shutdown()
         desk.in_store.close()
         desk.store.close()
@@ -99,24 +119,49 @@ async def serve(home: CoordinatorHome) -> None:
 
 def build_desk(home: CoordinatorHome, settings: CoordinatorSettings, metrics: Metrics) -> Desk:
     """Opens authority, store and folders."""
-    authority = Authority.load(home.authority)
-    store = Store(home.database_url(settings))
-    folder = PublicSetFolder(home.public_sets)
-    folder.discard_unfinished()
-    in_store = StoreThread()
     clock = utc_now
-    conductor = Conductor(store, in_store, clock, metrics)
+    ensure_leaf(home, settings, Authorities.load(home.authority), clock())
+    credentials = Credentials(home)
+    store = Store(home.database_url(settings))
+    if not store.members.admins():
+        store.close()
+        raise ConfigurationError(
+            "The database that coordinator.yaml names holds no consortium.",
+            "Check `database` there; if the database was lost, restore it from a backup.",
+        )
+    signer = credentials.signer
+    store.signers.keep(signer.fingerprint, signer.certificate_pem.decode())
+    folder = PublicSetFolder(home.public_sets)
+    # Another replica may be receiving a set into the same folder.
+    folder.discard_unfinished(clock() - _UPLOAD_PATIENCE if store.shared else None)
+    _check_content(store, folder)
+    in_store = StoreThread(shared=store.shared)
+    news = News(store, in_store)
     return Desk(
         settings=settings,
-        authority=authority,
+        credentials=credentials,
         store=store,
         in_store=in_store,
         folder=folder,
-        conductor=conductor,
-        board=Board(store, in_store, conductor.tasks),
+        news=news,
+        conductor=Conductor(store, in_store, news, clock, metrics),
+        board=Board(store, in_store, news.tasks),
         metrics=metrics,
         clock=clock,
     )
+
+
+def _check_content(store: Store, folder: PublicSetFolder) -> None:
+    """Says which public sets this replica cannot hand out; silos that ask get CONTENT_MISSING."""
+    for held in store.public_sets.all():
+        if not folder.has(held.digest):
+            log.error(
+                "public_set_missing",
+                name=held.name,
+                version=held.version,
+                digest=held.digest,
+                hint="Mount the shared folder of public sets, or publish the same file again.",
+            )
 
 
 def utc_now() -> datetime:
@@ -124,21 +169,21 @@ def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
-def _server(desk: Desk, table: Mapping[str, Admitted]) -> grpc.aio.Server:
+def _server(
+    desk: Desk, table: Mapping[str, Admitted], turnstile: Turnstile, patience: Patience
+) -> grpc.aio.Server:
+    limits = desk.settings.limits
+
     async def admit(identity: Identity, fingerprint: str) -> None:
-        """Asked at every call: a revoked silo is refused at its very next one."""
-        if identity.role is not Role.SILO:
-            return
-        silo = await desk.in_store(desk.store.silos.get, identity.name)
-        if silo.status is SiloStatus.REVOKED:
-            raise Refusal(SILO_REVOKED, name=identity.name)
-        if silo.certificate_fingerprint != fingerprint:
-            raise Refusal(CERTIFICATE_SUPERSEDED, name=identity.name)
+        """Asked at every call: whoever is shut out is refused at their very next one."""
+        await desk.in_store(desk.store.members.admit, identity.role, identity.name, fingerprint)
 
     def count(code: str, method: str) -> None:
         desk.metrics.refusals.labels(code).inc()
 
-    server = grpc.aio.server(interceptors=[Gate(table, admit, count)], options=server_options())
+    gate = Gate(table, admit, count, turnstile=turnstile, silence=limits.silence)
+    patience = replace(patience, handshake_seconds=limits.handshake, silence_seconds=limits.silence)
+    server = grpc.aio.server(interceptors=[gate], options=server_options(patience))
     servicer = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
     return server
@@ -168,23 +213,16 @@ def _unusable(host: str, port: int) -> ConfigurationError:
     )
 
 
-def _credentials(home: CoordinatorHome, desk: Desk, *, mutual: bool) -> grpc.ServerCredentials:
-    key, certificate = server_files(home.server)
-    return grpc.ssl_server_credentials(
-        [(key.read_bytes(), certificate.read_bytes())],
-        root_certificates=desk.authority.certificate_pem if mutual else None,
-        require_client_auth=mutual,
+def _caretaker(home: CoordinatorHome, desk: Desk) -> Caretaker:
+    return Caretaker(
+        home, desk.settings, desk.credentials, desk.store, desk.in_store, desk.metrics, desk.clock
     )
 
 
-def server_files(folder: Path) -> tuple[Path, Path]:
-    """Where the server's key and certificate chain lie."""
-    return folder / "key.pem", folder / "certificate.pem"
-
-
-def _count_handshake(metrics: Metrics, reason: HandshakeRefusal) -> None:
+def _count_handshake(metrics: Metrics, lines: Buckets, reason: HandshakeRefusal) -> None:
     metrics.handshakes_refused.labels(str(reason)).inc()
-    log.warning("tls_handshake_refused", reason=str(reason))
+    if not lines.take(reason):
+        log.warning("tls_handshake_refused", reason=str(reason))
 
 
 async def _stop_signal() -> None:

@@ -8,6 +8,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from coordinator.rate_limit import Limits
 from wire.configuration import read_yaml
 from wire.task import Name, Seconds
 
@@ -37,8 +38,12 @@ class CoordinatorSettings(BaseModel):
     """SQLAlchemy URL; empty means SQLite beside this file."""
     lease: Seconds = 30.0
     """How long a silo counts as connected after its last sign of life."""
-    certificate_lifetime: Seconds = 30 * 86400.0
-    """How long a silo's certificate is valid."""
+    certificate_lifetime: Seconds = 7 * 86400.0
+    """How long a member's certificate is valid; it renews itself at two thirds of that."""
+    server_certificate_lifetime: Seconds = 30 * 86400.0
+    """How long the server's own certificate is valid; it renews itself at two thirds of that."""
+    limits: Limits = Limits()
+    """How much one caller may ask for; the defaults are far above what an honest one needs."""
 
     @property
     def address(self) -> str:

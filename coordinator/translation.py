@@ -2,27 +2,43 @@
 
 from __future__ import annotations
 
+import json
 from datetime import datetime, timedelta
 
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from coordinator.store.records import (
+    AdminRecord,
     BallotRecord,
     ClosedRound,
+    MemberStatus,
     PublicSetRecord,
     SiloRecord,
-    SiloStatus,
     TaskRecord,
 )
-from wire.consilium.v1 import admin_pb2, ballot_pb2, registry_pb2, rounds_pb2, task_pb2
+from wire.chain import Link
+from wire.consilium.v1 import (
+    admin_pb2,
+    ballot_pb2,
+    identity_pb2,
+    registry_pb2,
+    rounds_pb2,
+    task_pb2,
+)
+from wire.identity import Role
 from wire.schema import SetSchema
 from wire.task import STATUSES, TaskStatus
 
-_SILO_STATUSES = {
-    SiloStatus.INVITED: admin_pb2.SILO_STATUS_INVITED,
-    SiloStatus.ACTIVE: admin_pb2.SILO_STATUS_ACTIVE,
-    SiloStatus.REVOKED: admin_pb2.SILO_STATUS_REVOKED,
+_STATUSES = {
+    MemberStatus.INVITED: admin_pb2.MEMBER_STATUS_INVITED,
+    MemberStatus.ACTIVE: admin_pb2.MEMBER_STATUS_ACTIVE,
+    MemberStatus.SUSPENDED: admin_pb2.MEMBER_STATUS_SUSPENDED,
+    MemberStatus.REVOKED: admin_pb2.MEMBER_STATUS_REVOKED,
+}
+_ROLES = {
+    Role.SILO: identity_pb2.MEMBER_ROLE_SILO,
+    Role.ADMIN: identity_pb2.MEMBER_ROLE_ADMIN,
 }
 
 
@@ -42,11 +58,45 @@ def duration(length: timedelta) -> Duration:
     return message
 
 
+def role_message(role: Role) -> identity_pb2.MemberRole.ValueType:
+    """What a member may do."""
+    return _ROLES[role]
+
+
+def admin_message(admin: AdminRecord) -> admin_pb2.Admin:
+    """An admin."""
+    return admin_pb2.Admin(
+        name=admin.name,
+        status=_STATUSES[admin.status],
+        registered_at=timestamp(admin.registered_at),
+        certificate_expires_at=timestamp(admin.certificate_expires_at),
+    )
+
+
+def audit_message(link: Link) -> admin_pb2.ListAuditResponse:
+    """An entry of the audit chain; a time that is none stays unset."""
+    entry = link.entry
+    try:
+        at = timestamp(datetime.fromisoformat(str(entry["at"])))
+    except ValueError:
+        at = None
+    return admin_pb2.ListAuditResponse(
+        sequence=link.sequence,
+        at=at,
+        actor=str(entry["actor"]),
+        act=str(entry["act"]),
+        subject=str(entry["subject"]),
+        details=json.dumps(entry["details"], sort_keys=True, separators=(",", ":")),
+        previous=link.previous,
+        hash=link.hash,
+    )
+
+
 def silo_message(silo: SiloRecord, now: datetime) -> admin_pb2.Silo:
     """A silo; whether it is connected follows from its lease at `now`."""
     return admin_pb2.Silo(
         name=silo.name,
-        status=_SILO_STATUSES[silo.status],
+        status=_STATUSES[silo.status],
         registered_at=timestamp(silo.registered_at),
         certificate_expires_at=timestamp(silo.certificate_expires_at),
         last_seen_at=timestamp(silo.last_seen_at),
@@ -128,4 +178,6 @@ def receipt_message(ballot: BallotRecord) -> ballot_pb2.Receipt:
         digest=ballot.digest,
         accepted_at=timestamp(ballot.accepted_at),
         already_held=ballot.already_held,
+        signer=ballot.signer,
+        signature=ballot.signature,
     )

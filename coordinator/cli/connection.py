@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -13,10 +14,22 @@ import grpc
 import typer
 
 from wire.channels import secure_channel, translated
-from wire.consilium.v1 import admin_pb2_grpc, registry_pb2_grpc
+from wire.consilium.v1 import (
+    admin_pb2_grpc,
+    identity_pb2,
+    identity_pb2_grpc,
+    registry_pb2_grpc,
+)
+from wire.errors import UNREACHABLE, ConfigurationError, ConsiliumError, Refusal
+from wire.files import locked
 from wire.identity import IdentityFiles, Role
+from wire.renewal import due_at, renewed
+from wire.task import seconds
+from wire.terminal import print_warning
 
 T = TypeVar("T")
+
+_RENEWAL_SECONDS = 30.0
 
 
 def default_home() -> Path:
@@ -36,18 +49,59 @@ Home = Annotated[
 ]
 
 
+def token_lifetime(text: str) -> timedelta:
+    """`24h` as a length of time; ConfigurationError names the option."""
+    try:
+        return timedelta(seconds=float(seconds(text)))
+    except ValueError as error:
+        raise ConfigurationError(f"--expires: {error}.") from None
+
+
 class AdminLink:
     """Stubs of what an admin may call."""
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self.admin = admin_pb2_grpc.AdminServiceStub(channel)
         self.registry = registry_pb2_grpc.RegistryServiceStub(channel)
+        self.identity = identity_pb2_grpc.IdentityServiceStub(channel)
 
 
 @asynccontextmanager
 async def admin_link(home: Path) -> AsyncIterator[AdminLink]:
-    """Connects as the admin whose identity lies in `home`; gRPC's errors come out as sentences."""
+    """Connects as the admin whose identity lies in `home`; gRPC's errors come out as sentences.
+
+    A certificate past two thirds of its life is renewed first; if that fails, the old one is still good.
+    """
     files = IdentityFiles.load(home / "admin", Role.ADMIN)
+    if datetime.now(UTC) >= due_at(files.certificate):
+        try:
+            files = await renewed_admin(home)
+        except (ConsiliumError, OSError) as error:
+            # Of a coordinator that cannot be reached the command itself will tell.
+            if not (isinstance(error, Refusal) and error.is_a(UNREACHABLE)):
+                print_warning(f"The admin's certificate could not be renewed: {error}")
+    async with _linked(files) as link:
+        yield link
+
+
+async def renewed_admin(home: Path) -> IdentityFiles:
+    """The admin's next identity, stored; commands that run side by side renew one after the other."""
+    folder = home / "admin"
+    held = IdentityFiles.load(folder, Role.ADMIN)
+    with locked(folder):
+        files = IdentityFiles.load(folder, Role.ADMIN)
+        if files != held:
+            return files
+        async with _linked(files) as link:
+
+            async def ask(request: identity_pb2.RenewRequest) -> identity_pb2.RenewResponse:
+                return await link.identity.Renew(request, timeout=_RENEWAL_SECONDS)
+
+            return await renewed(files, ask, datetime.now(UTC))
+
+
+@asynccontextmanager
+async def _linked(files: IdentityFiles) -> AsyncIterator[AdminLink]:
     async with secure_channel(files.coordinator_address, files) as channel:
         try:
             yield AdminLink(channel)

@@ -1,29 +1,34 @@
-"""`consilium coordinator`: make a consortium, serve it."""
+"""`consilium coordinator`: make a consortium, serve it, replace its authority."""
 
 from __future__ import annotations
 
 import asyncio
-from datetime import timedelta
+from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Annotated
 
 import typer
 import yaml
 
-from coordinator.authority import Authority
+from coordinator.authority import Authority, certificate_key_hash
+from coordinator.caretaker import ensure_leaf
 from coordinator.cli.connection import Home
-from coordinator.server import serve, server_files, utc_now
+from coordinator.credentials import ServerLeaf
+from coordinator.rotation import Authorities, begin, finish, prepare
+from coordinator.server import serve, utc_now
 from coordinator.settings import CoordinatorHome, CoordinatorSettings
+from coordinator.store import Store
+from coordinator.store.audit import Act
+from coordinator.store.holdings import HeldCertificate
+from coordinator.store.records import IssuedCertificate
 from wire.configuration import checked
 from wire.errors import ConfigurationError
 from wire.files import write_atomically
-from wire.identity import IdentityFiles
+from wire.identity import IdentityFiles, Role, read_certificate, signed_by
 from wire.logs import configure_logs
-from wire.terminal import console
+from wire.terminal import JsonFlag, console, local_time, print_json
 
 app = typer.Typer(no_args_is_help=True, help="Make a consortium and run its coordinator.")
-
-_SERVER_LIFETIME = timedelta(days=365)
-_ADMIN_LIFETIME = timedelta(days=365)
 
 
 @app.command()
@@ -40,6 +45,15 @@ def init(
     listen: Annotated[str, typer.Option(help="Address to listen on.")] = "0.0.0.0",  # noqa: S104
     lease: Annotated[str, typer.Option(help="How long a silent silo counts as connected.")] = "30s",
     admin: Annotated[str, typer.Option(help="Name of the first admin.")] = "admin",
+    database: Annotated[
+        str, typer.Option(help="postgresql+psycopg://…; empty for SQLite in the folder.")
+    ] = "",
+    certificate_lifetime: Annotated[
+        str, typer.Option(help="How long members' certificates are valid.")
+    ] = "7d",
+    server_certificate_lifetime: Annotated[
+        str, typer.Option(help="How long the server's own certificate is valid.")
+    ] = "30d",
 ) -> None:
     """Make the consortium's authority, the server's certificate and the first admin's identity."""
     folder = CoordinatorHome(home)
@@ -52,14 +66,27 @@ def init(
             "enrolment_port": enrolment_port,
             "metrics_port": metrics_port,
             "lease": lease,
+            "database": database,
+            "certificate_lifetime": certificate_lifetime,
+            "server_certificate_lifetime": server_certificate_lifetime,
         },
         CoordinatorSettings,
         "options",
     )
+    # Opened before anything is written: a database that is not there leaves no half-made consortium.
+    folder.root.mkdir(parents=True, exist_ok=True)
+    store = Store(folder.database_url(settings))
+    if store.members.admins():
+        raise ConfigurationError(
+            "The database already holds a consortium.",
+            "Give this one an empty database. A further replica needs no `init` but the same folder: "
+            "see docs/replicas.md.",
+        )
     now = utc_now()
     authority = Authority.create(folder.authority, settings.consortium, now)
-    issue_server(folder, authority, settings)
-    issued = authority.issue_admin(admin, _ADMIN_LIFETIME, now)
+    ensure_leaf(folder, settings, Authorities(authority), now)
+    lifetime = timedelta(seconds=settings.certificate_lifetime)
+    issued = authority.issue_admin(admin, lifetime, now)
     IdentityFiles(
         folder=folder.admin,
         key_pem=issued.key_pem,
@@ -69,19 +96,22 @@ def init(
         consortium=settings.consortium,
         name=admin,
     ).store()
+    certificate = read_certificate(issued.certificate_pem)
+    store.members.adopt(
+        Role.ADMIN,
+        admin,
+        certificate_key_hash(issued.certificate_pem),
+        IssuedCertificate(
+            issued.certificate_pem.decode(), certificate.fingerprint, certificate.not_after
+        ),
+        now,
+    )
+    store.close()
     text = yaml.safe_dump(settings.model_dump(mode="json"), sort_keys=False)
     write_atomically(folder.settings_file, text.encode())
     console.print(f"Consortium [bold]{settings.consortium}[/] made in {home}.")
     console.print(f"Authority  {authority.fingerprint}")
     console.print("Next: `consilium coordinator serve`, then `consilium silo register NAME`.")
-
-
-def issue_server(
-    folder: CoordinatorHome, authority: Authority, settings: CoordinatorSettings
-) -> None:
-    """Makes the server's key and certificate for the hosts in `settings`."""
-    issued = authority.issue_server(list(settings.hosts), _SERVER_LIFETIME, utc_now())
-    issued.store(*server_files(folder.server))
 
 
 @app.command(name="serve")
@@ -90,10 +120,119 @@ def serve_command(
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
 ) -> None:
     """Serve until stopped; safe to kill at any moment."""
+    folder = _existing(home)
+    configure_logs(log_level)
+    asyncio.run(serve(folder))
+
+
+@app.command()
+def rotate_authority(
+    home: Home,
+    end: Annotated[
+        bool, typer.Option("--finish", help="End the trust in the authority before.")
+    ] = False,
+    force: Annotated[bool, typer.Option(help="Finish even if that locks members out.")] = False,
+) -> None:
+    """Replace the consortium's authority while everyone stays connected: begin, later --finish.
+
+    Run it on the coordinator's host; a running coordinator notices within seconds.
+    """
+    folder = _existing(home)
+    store = Store(folder.database_url(folder.settings()))
+    try:
+        if end:
+            _finish(folder, store, force=force)
+            return
+        # Recorded before it is done: a crash in between leaves a record too many, never one too few.
+        fingerprint = prepare(folder.authority, utc_now()).fingerprint
+        store.holdings.authority_changed(Act.AUTHORITY_ROTATION_BEGUN, fingerprint, utc_now())
+        begin(folder.authority)
+    finally:
+        store.close()
+    console.print(f"Authority  {fingerprint} signs from now on.")
+    console.print(
+        "Silos renew by themselves within a heartbeat; admins run `consilium admin renew`. "
+        "`consilium coordinator status` says who is missing; then `rotate-authority --finish`."
+    )
+
+
+def _finish(folder: CoordinatorHome, store: Store, *, force: bool) -> None:
+    authorities, now = Authorities.load(folder.authority), utc_now()
+    held = _of_the_old(authorities, store, now)
+    missing = _missing(held, store, now) if authorities.previous else []
+    if missing and not force:
+        raise ConfigurationError(
+            f"The old authority is still needed by {', '.join(missing)}.",
+            "Silos renew when they are connected, admins with `consilium admin renew`, tokens end by "
+            "themselves. --force locks out whoever is left.",
+        )
+    if authorities.previous is not None:
+        old = authorities.previous.fingerprint
+        store.holdings.authority_changed(Act.AUTHORITY_ROTATION_FINISHED, old, now, held)
+    authorities = finish(folder.authority)
+    console.print(f"Authority  {authorities.signing.fingerprint} is the only one trusted now.")
+    if missing:
+        console.print(f"Locked out: {', '.join(missing)}. They join again with a new token.")
+
+
+def _of_the_old(authorities: Authorities, store: Store, now: datetime) -> list[HeldCertificate]:
+    """Certificates of the authority that is being replaced and that someone may still present."""
+    if authorities.previous is None:
+        return []
+    old = authorities.previous.certificate_pem
+    return [one for one in store.holdings.certificates(now) if signed_by(one.pem.encode(), old)]
+
+
+def _missing(held: list[HeldCertificate], store: Store, now: datetime) -> list[str]:
+    """Who would be locked out if the rotation were finished now."""
+    holders = sorted({f"{one.role} {one.name} ({one.status})" for one in held})
+    return holders + [
+        f"the join token of {invited.role} {invited.name} (until {local_time(invited.expires_at)})"
+        for invited in store.holdings.invitations(now)
+    ]
+
+
+@app.command()
+def status(home: Home, as_json: JsonFlag = False) -> None:
+    """Show the authority, the server's certificate and a rotation under way."""
+    folder = _existing(home)
+    authorities, now = Authorities.load(folder.authority), utc_now()
+    leaf = ServerLeaf.read(folder.server).certificate
+    previous = authorities.previous
+    missing: list[str] = []
+    if previous is not None:
+        store = Store(folder.database_url(folder.settings()))
+        missing = _missing(_of_the_old(authorities, store, now), store, now)
+        store.close()
+    rows = {
+        "consortium": authorities.signing.consortium,
+        "authority": authorities.signing.fingerprint,
+        "authority_expires_at": authorities.signing.certificate.not_valid_after_utc,
+        "rotation": "under way" if previous else "none",
+        "previous_authority": previous.fingerprint if previous else None,
+        "missing": missing,
+        "server_certificate": leaf.fingerprint,
+        "server_certificate_issuer": leaf.issuer,
+        "server_certificate_expires_at": leaf.not_after,
+    }
+    if as_json:
+        print_json(
+            {
+                key: value.isoformat() if isinstance(value, datetime) else value
+                for key, value in rows.items()
+            }
+        )
+        return
+    for key, value in rows.items():
+        shown = local_time(value) if isinstance(value, datetime) else value
+        text = ", ".join(shown) if isinstance(shown, list) else shown
+        console.print(f"{key.replace('_', ' '):<30} {text or '–'}")
+
+
+def _existing(home: Path) -> CoordinatorHome:
     folder = CoordinatorHome(home)
     if not folder.settings_file.exists():
         raise ConfigurationError(
             f"There is no coordinator in {home}.", "Make one with `consilium coordinator init`."
         )
-    configure_logs(log_level)
-    asyncio.run(serve(folder))
+    return folder

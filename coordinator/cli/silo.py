@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from enum import StrEnum
 from typing import Annotated
 
 import typer
 
-from coordinator.cli.connection import Home, admin_link, run
+from coordinator.cli.connection import Home, admin_link, run, token_lifetime
 from coordinator.translation import duration
 from wire.consilium.v1 import admin_pb2, rounds_pb2
-from wire.errors import ConfigurationError
-from wire.task import seconds
 from wire.terminal import (
     JsonFlag,
     as_dict,
@@ -39,16 +37,14 @@ def register(
     as_json: JsonFlag = False,
 ) -> None:
     """Register a silo and print its one-time join token."""
-    try:
-        lifetime = timedelta(seconds=float(seconds(expires)))
-    except ValueError as error:
-        raise ConfigurationError(f"--expires: {error}.") from None
 
     async def call() -> admin_pb2.RegisterSiloResponse:
         async with admin_link(home) as link:
             return await link.admin.RegisterSilo(
                 admin_pb2.RegisterSiloRequest(
-                    name=name, token_lifetime=duration(lifetime), replace_token=replace_token
+                    name=name,
+                    token_lifetime=duration(token_lifetime(expires)),
+                    replace_token=replace_token,
                 )
             )
 
@@ -99,27 +95,66 @@ def show(name: Name, home: Home, as_json: JsonFlag = False) -> None:
         console.print(f"{key:<12} {value}")
 
 
+class Ballots(StrEnum):
+    """What becomes of a silo's ballots in the rounds that are open."""
+
+    KEEP = "keep"
+    DROP = "drop"
+
+
+BallotsOption = Annotated[
+    Ballots, typer.Option(help="Whether its ballots in open rounds still count.")
+]
+
+
 @app.command()
 def revoke(
     name: Name,
+    ballots: BallotsOption,
     home: Home,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
-    """Refuse every further call of a silo, for good."""
+    """Refuse every further call of a silo, for good, and end its open streams."""
     if not yes:
-        typer.confirm(f"Revoke {name}? It cannot come back under this certificate.", abort=True)
+        typer.confirm(f"Revoke {name}? To come back it needs a new token.", abort=True)
+    request = admin_pb2.RevokeSiloRequest(name=name, drop_ballots=ballots is Ballots.DROP)
 
     async def call() -> None:
         async with admin_link(home) as link:
-            await link.admin.RevokeSilo(admin_pb2.RevokeSiloRequest(name=name))
+            await link.admin.RevokeSilo(request)
 
     run(call())
     console.print(f"Silo [bold]{name}[/] is revoked.")
 
 
+@app.command()
+def suspend(name: Name, ballots: BallotsOption, home: Home) -> None:
+    """Refuse a silo's calls until it is resumed; its certificate stays good."""
+    request = admin_pb2.SuspendSiloRequest(name=name, drop_ballots=ballots is Ballots.DROP)
+
+    async def call() -> None:
+        async with admin_link(home) as link:
+            await link.admin.SuspendSilo(request)
+
+    run(call())
+    console.print(f"Silo [bold]{name}[/] is suspended.")
+
+
+@app.command()
+def resume(name: Name, home: Home) -> None:
+    """Let a suspended silo in again, from the next round on."""
+
+    async def call() -> None:
+        async with admin_link(home) as link:
+            await link.admin.ResumeSilo(admin_pb2.ResumeSiloRequest(name=name))
+
+    run(call())
+    console.print(f"Silo [bold]{name}[/] takes part again.")
+
+
 def silo_row(silo: admin_pb2.Silo) -> dict[str, object]:
     """A silo as a person reads it."""
-    status = admin_pb2.SiloStatus.Name(silo.status).removeprefix("SILO_STATUS_")
+    status = admin_pb2.MemberStatus.Name(silo.status).removeprefix("MEMBER_STATUS_")
     activity = rounds_pb2.Activity.Name(silo.activity).removeprefix("ACTIVITY_")
     return {
         "silo": silo.name,

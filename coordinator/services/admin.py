@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from typing import Any
 
 import structlog
+from google.protobuf.duration_pb2 import Duration
 from pydantic import ValidationError
 
 from coordinator.bell import either
 from coordinator.desk import Desk
 from coordinator.gate import caller
+from coordinator.news import Topic
 from coordinator.public_sets import inspect
-from coordinator.store.records import TaskRecord, TokenRecord
+from coordinator.store.records import TokenRecord
 from coordinator.translation import (
+    admin_message,
+    audit_message,
     history_message,
     public_set_message,
     silo_message,
@@ -22,14 +27,17 @@ from coordinator.translation import (
 )
 from wire.configuration import explain
 from wire.consilium.v1 import admin_pb2, admin_pb2_grpc
+from wire.crash_points import crash_point
 from wire.errors import MESSAGE_MALFORMED, NAME_INVALID, TASK_INVALID, Refusal
-from wire.identity import valid_name
+from wire.identity import Role, valid_name
 from wire.join_token import JoinToken, secret_digest
 from wire.task import TaskDefinition, TaskStatus
 
 log = structlog.get_logger()
 
 _REFRESH_SECONDS = 2.0
+_LONGEST_TOKEN = timedelta(days=366)
+_LAST_SEQUENCE = 2**63 - 1
 
 
 class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
@@ -42,27 +50,39 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         self, request: admin_pb2.RegisterSiloRequest, context: Any
     ) -> admin_pb2.RegisterSiloResponse:
         """Registers a silo; its token is in this answer and nowhere else."""
-        desk, now = self._desk, self._desk.clock()
-        _check_name("silo", request.name)
-        token = JoinToken.issue(
-            desk.settings.enrolment_address,
-            desk.settings.consortium,
-            request.name,
-            now + request.token_lifetime.ToTimedelta(),
-            desk.authority.certificate,
-        )
-        record = TokenRecord(
-            token.token_id, token.silo, secret_digest(token.secret), token.expires_at
-        )
-        silo = await desk.in_store(
-            desk.store.silos.register, record, now, replace_token=request.replace_token
-        )
-        log.info("silo_registered", silo=silo.name, admin=caller().name)
+        token = await self._invite(Role.SILO, request)
         return admin_pb2.RegisterSiloResponse(
-            silo=silo_message(silo, now),
+            silo=await self._silo(request.name),
             join_token=token.line,
             expires_at=timestamp(token.expires_at),
         )
+
+    async def RegisterAdmin(
+        self, request: admin_pb2.RegisterAdminRequest, context: Any
+    ) -> admin_pb2.RegisterAdminResponse:
+        """Registers a further admin; its token is in this answer and nowhere else."""
+        token = await self._invite(Role.ADMIN, request)
+        return admin_pb2.RegisterAdminResponse(
+            join_token=token.line, expires_at=timestamp(token.expires_at)
+        )
+
+    async def ListAdmins(
+        self, request: admin_pb2.ListAdminsRequest, context: Any
+    ) -> admin_pb2.ListAdminsResponse:
+        """Every admin."""
+        admins = await self._desk.in_store(self._desk.store.members.admins)
+        return admin_pb2.ListAdminsResponse(admins=map(admin_message, admins))
+
+    async def RevokeAdmin(
+        self, request: admin_pb2.RevokeAdminRequest, context: Any
+    ) -> admin_pb2.RevokeAdminResponse:
+        """Shuts an admin out."""
+        desk = self._desk
+        await desk.in_store(
+            desk.store.members.revoke, Role.ADMIN, request.name, desk.clock(), _actor()
+        )
+        log.warning("admin_revoked", name=request.name, admin=caller().name)
+        return admin_pb2.RevokeAdminResponse()
 
     async def ListSilos(
         self, request: admin_pb2.ListSilosRequest, context: Any
@@ -74,16 +94,65 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         self, request: admin_pb2.GetSiloRequest, context: Any
     ) -> admin_pb2.GetSiloResponse:
         """One silo."""
-        silo = await self._desk.in_store(self._desk.store.silos.get, request.name)
-        return admin_pb2.GetSiloResponse(silo=silo_message(silo, self._desk.clock()))
+        return admin_pb2.GetSiloResponse(silo=await self._silo(request.name))
 
     async def RevokeSilo(
         self, request: admin_pb2.RevokeSiloRequest, context: Any
     ) -> admin_pb2.RevokeSiloResponse:
-        """Shuts a silo out."""
-        silo = await self._desk.in_store(self._desk.store.silos.revoke, request.name)
-        log.warning("silo_revoked", silo=silo.name, admin=caller().name)
-        return admin_pb2.RevokeSiloResponse(silo=silo_message(silo, self._desk.clock()))
+        """Shuts a silo out for good; its open streams end with the next ring."""
+        desk = self._desk
+        await desk.in_store(
+            desk.store.members.revoke,
+            Role.SILO,
+            request.name,
+            desk.clock(),
+            _actor(),
+            drop_ballots=request.drop_ballots,
+        )
+        self._announce("silo_revoked", silo=request.name)
+        return admin_pb2.RevokeSiloResponse(silo=await self._silo(request.name))
+
+    async def SuspendSilo(
+        self, request: admin_pb2.SuspendSiloRequest, context: Any
+    ) -> admin_pb2.SuspendSiloResponse:
+        """Shuts a silo out until it is resumed."""
+        desk = self._desk
+        await desk.in_store(
+            desk.store.members.suspend,
+            request.name,
+            desk.clock(),
+            _actor(),
+            drop_ballots=request.drop_ballots,
+        )
+        self._announce("silo_suspended", silo=request.name)
+        return admin_pb2.SuspendSiloResponse(silo=await self._silo(request.name))
+
+    async def ResumeSilo(
+        self, request: admin_pb2.ResumeSiloRequest, context: Any
+    ) -> admin_pb2.ResumeSiloResponse:
+        """Lets a suspended silo in again."""
+        desk = self._desk
+        await desk.in_store(desk.store.members.resume, request.name, desk.clock(), _actor())
+        self._announce("silo_resumed", silo=request.name)
+        return admin_pb2.ResumeSiloResponse(silo=await self._silo(request.name))
+
+    async def ListAudit(
+        self, request: admin_pb2.ListAuditRequest, context: Any
+    ) -> AsyncIterator[admin_pb2.ListAuditResponse]:
+        """The audit chain behind an entry, page by page."""
+        # A chain never gets that long, and a database counts no further.
+        desk, after = self._desk, min(request.after_sequence, _LAST_SEQUENCE)
+        while page := await desk.in_store(desk.store.audit.page, after):
+            for link in page:
+                yield audit_message(link)
+            after = page[-1].sequence
+
+    async def GetAuditHead(
+        self, request: admin_pb2.GetAuditHeadRequest, context: Any
+    ) -> admin_pb2.GetAuditHeadResponse:
+        """Where the audit chain ends."""
+        head = await self._desk.in_store(self._desk.store.audit.head)
+        return admin_pb2.GetAuditHeadResponse(sequence=head.sequence, hash=head.hash)
 
     async def PublishPublicSet(
         self, request_iterator: AsyncIterator[admin_pb2.PublishPublicSetRequest], context: Any
@@ -106,6 +175,7 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
             # Named by its content: no published set can have this digest.
             desk.folder.discard(header.digest)
             raise
+        crash_point("public-set-placed")
         record, already_held = await desk.in_store(
             desk.store.public_sets.add,
             header.name,
@@ -114,7 +184,9 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
             header.size_bytes,
             schema.model_dump(mode="json"),
             desk.clock(),
+            _actor(),
         )
+        crash_point("public-set-published")
         log.info(
             "public_set_published",
             name=record.name,
@@ -136,7 +208,8 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         except ValidationError as error:
             raise Refusal(TASK_INVALID, why=explain(error, TaskDefinition)) from None
         desk = self._desk
-        task = await desk.in_store(desk.store.tasks.create, definition, desk.clock())
+        task = await desk.in_store(desk.store.tasks.create, definition, desk.clock(), _actor())
+        crash_point("task-created")
         log.info("task_created", task=task.name, digest=task.digest, admin=caller().name)
         return admin_pb2.CreateTaskResponse(task=task_message(task))
 
@@ -145,8 +218,9 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     ) -> admin_pb2.StartTaskResponse:
         """Opens a round."""
         desk = self._desk
-        task = await desk.in_store(desk.store.tasks.start, request.name, desk.clock())
-        self._announce("task_started", task)
+        task = await desk.in_store(desk.store.tasks.start, request.name, desk.clock(), _actor())
+        crash_point("task-started")
+        self._announce("task_started", task=task.name)
         return admin_pb2.StartTaskResponse(task=task_message(task))
 
     async def PauseTask(
@@ -154,8 +228,11 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     ) -> admin_pb2.PauseTaskResponse:
         """Holds a task."""
         reason = f"Paused by {caller().name}."
-        task = await self._desk.in_store(self._desk.store.tasks.pause, request.name, reason)
-        self._announce("task_paused", task)
+        desk = self._desk
+        task = await desk.in_store(
+            desk.store.tasks.pause, request.name, reason, desk.clock(), _actor()
+        )
+        self._announce("task_paused", task=task.name)
         return admin_pb2.PauseTaskResponse(task=task_message(task))
 
     async def ListTasks(
@@ -183,7 +260,7 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         """The task after each vote and each change, until it is finished."""
         desk = self._desk
         while True:
-            votes, changes = desk.conductor.ballots.ticket(), desk.conductor.tasks.ticket()
+            votes, changes = desk.news.ballots.ticket(), desk.news.tasks.ticket()
             task = await desk.in_store(desk.store.tasks.get, request.name)
             yield admin_pb2.WatchTaskResponse(task=task_message(task), silos=await self._silos())
             if task.status is TaskStatus.FINISHED:
@@ -195,10 +272,48 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         records = await self._desk.in_store(self._desk.store.silos.all)
         return [silo_message(record, self._desk.clock()) for record in records]
 
-    def _announce(self, event: str, task: TaskRecord) -> None:
-        self._desk.conductor.tasks.ring()
-        self._desk.conductor.ballots.ring()
-        log.info(event, task=task.name, status=str(task.status), admin=caller().name)
+    async def _silo(self, name: str) -> admin_pb2.Silo:
+        record = await self._desk.in_store(self._desk.store.silos.get, name)
+        return silo_message(record, self._desk.clock())
+
+    async def _invite(
+        self, role: Role, request: admin_pb2.RegisterSiloRequest | admin_pb2.RegisterAdminRequest
+    ) -> JoinToken:
+        desk, now = self._desk, self._desk.clock()
+        _check_name(str(role), request.name)
+        token = JoinToken.issue(
+            desk.settings.enrolment_address,
+            desk.settings.consortium,
+            role,
+            request.name,
+            now + _token_lifetime(request.token_lifetime),
+            # Verifies what the server shows while the token is valid, also during a rotation.
+            desk.authorities.serving.certificate,
+        )
+        kept = TokenRecord(
+            token.token_id, role, token.name, secret_digest(token.secret), token.expires_at
+        )
+        await desk.in_store(
+            desk.store.members.register, kept, now, _actor(), replace_token=request.replace_token
+        )
+        log.info("member_registered", role=str(role), name=token.name, admin=caller().name)
+        return token
+
+    def _announce(self, event: str, **subject: str) -> None:
+        """Tells everyone that something changed, and the log who changed it."""
+        self._desk.news.announce(Topic.TASKS, Topic.BALLOTS)
+        log.info(event, admin=caller().name, **subject)
+
+
+def _actor() -> str:
+    """Who acts, for the audit chain."""
+    return f"admin/{caller().name}"
+
+
+def _token_lifetime(length: Duration) -> timedelta:
+    if not 0 <= length.seconds <= _LONGEST_TOKEN.total_seconds():
+        raise Refusal(MESSAGE_MALFORMED, why="a join token is valid for a year at most")
+    return length.ToTimedelta()
 
 
 def _check_name(what: str, name: str) -> None:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import Any
 
 import structlog
 
 from coordinator.authority import key_hash
 from coordinator.desk import Desk
-from coordinator.store.records import IssuedCertificate
-from coordinator.translation import timestamp
+from coordinator.news import Topic
+from coordinator.services.identity import issuing
+from coordinator.translation import role_message, timestamp
 from wire.consilium.v1 import enrolment_pb2, enrolment_pb2_grpc
+from wire.crash_points import crash_point
 from wire.identity import read_certificate
 from wire.join_token import secret_digest
 
@@ -32,27 +33,23 @@ class EnrolmentServicer(enrolment_pb2_grpc.EnrolmentServiceServicer):
         now = desk.clock()
         request_pem = request.certificate_request_pem.encode()
 
-        def issue(name: str) -> IssuedCertificate:
-            lifetime = timedelta(seconds=desk.settings.certificate_lifetime)
-            pem = desk.authority.issue_silo(request_pem, name, lifetime, now)
-            certificate = read_certificate(pem)
-            return IssuedCertificate(pem.decode(), certificate.fingerprint, certificate.not_after)
-
-        name, pem = await desk.in_store(
-            desk.store.silos.redeem,
+        role, name, pem = await desk.in_store(
+            desk.store.members.redeem,
             request.token_id,
             secret_digest(request.token_secret),
             key_hash(request_pem),
             now,
-            issue,
+            issuing(desk, request_pem, now),
         )
-        log.info("silo_joined", silo=name)
-        desk.conductor.ballots.ring()
+        crash_point("member-joined")
+        log.info("member_joined", role=str(role), name=name)
+        desk.news.announce(Topic.BALLOTS)
         return enrolment_pb2.EnrolResponse(
-            silo=name,
+            name=name,
+            role=role_message(role),
             consortium=desk.settings.consortium,
             certificate_pem=pem,
-            authorities_pem=desk.authority.certificate_pem.decode(),
+            authorities_pem=desk.authorities.bundle_pem.decode(),
             coordinator_address=desk.settings.address,
             expires_at=timestamp(read_certificate(pem.encode()).not_after),
         )

@@ -8,6 +8,7 @@ from typing import Any
 from coordinator.desk import Desk
 from coordinator.translation import public_set_message
 from wire.consilium.v1 import registry_pb2, registry_pb2_grpc
+from wire.errors import CONTENT_MISSING, Refusal
 
 
 class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
@@ -36,6 +37,8 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
         """The content from an offset on, in chunks that carry their own digest."""
         desk = self._desk
         record = await desk.in_store(desk.store.public_sets.find, request.digest)
+        if not desk.folder.has(record.digest):
+            raise Refusal(CONTENT_MISSING, name=record.name, version=record.version)
         for chunk in desk.folder.read_chunks(record.digest, request.offset):
             yield registry_pb2.FetchPublicSetResponse(
                 offset=chunk.offset, data=chunk.data, chunk_digest=chunk.digest

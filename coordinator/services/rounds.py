@@ -9,18 +9,22 @@ import structlog
 
 from coordinator.desk import Desk
 from coordinator.gate import caller
-from coordinator.store.records import TaskRecord
+from coordinator.news import Topic
+from coordinator.store.records import BallotRecord, TaskRecord
 from coordinator.translation import consensus_header, duration, receipt_message, timestamp
 from wire.ballot import BallotShape, check, digest
 from wire.chunks import chunks
 from wire.consilium.v1 import ballot_pb2, rounds_pb2, rounds_pb2_grpc
+from wire.crash_points import crash_point
 from wire.errors import (
     BALLOT_DIGEST,
     BALLOT_TOO_LARGE,
+    CONSENSUS_UNKNOWN,
     MESSAGE_MALFORMED,
     TASK_CHANGED,
     Refusal,
 )
+from wire.receipts import Statement
 
 log = structlog.get_logger()
 
@@ -48,11 +52,12 @@ class RoundsServicer(rounds_pb2_grpc.RoundsServiceServicer):
         )
         # Tells the agent that the lease is its own, even if there is no task to hear of yet.
         await context.send_initial_metadata(())
-        desk.conductor.ballots.ring()
+        desk.news.announce(Topic.BALLOTS)
         log.info("silo_watching", silo=silo, after_revision=request.after_revision)
         revision = request.after_revision
         while True:
-            ticket = desk.conductor.tasks.ticket()
+            ticket = desk.news.tasks.ticket()
+            await desk.board.require_standing(silo)
             for task in await desk.board.notices(silo, revision):
                 revision = task.revision
                 yield rounds_pb2.WatchResponse(task=task)
@@ -72,7 +77,10 @@ class RoundsServicer(rounds_pb2_grpc.RoundsServiceServicer):
             desk.lease,
         )
         return rounds_pb2.HeartbeatResponse(
-            lease_until=timestamp(until), next_after=duration(desk.lease / 3)
+            lease_until=timestamp(until),
+            next_after=duration(desk.lease / 3),
+            coordinator_time=timestamp(desk.clock()),
+            authority=desk.authority.fingerprint,
         )
 
     async def Leave(
@@ -83,7 +91,7 @@ class RoundsServicer(rounds_pb2_grpc.RoundsServiceServicer):
         await desk.in_store(
             desk.store.silos.release_lease, caller().name, request.instance, desk.clock()
         )
-        desk.conductor.ballots.ring()
+        desk.news.announce(Topic.BALLOTS)
         return rounds_pb2.LeaveResponse()
 
     async def CastBallot(
@@ -98,19 +106,12 @@ class RoundsServicer(rounds_pb2_grpc.RoundsServiceServicer):
         check(payload, shape)
         if digest(payload) != header.digest:
             raise Refusal(BALLOT_DIGEST)
-        ballot = await desk.in_store(
-            desk.store.ballots.accept,
-            header.task,
-            header.round,
-            silo,
-            header.digest,
-            payload,
-            desk.clock(),
-        )
+        ballot = await desk.in_store(desk.store.ballots.accept, self._signed(header, silo), payload)
+        crash_point("ballot-accepted")
         if not ballot.already_held:
             desk.metrics.ballots.labels(header.task).inc()
             desk.metrics.ballot_bytes.labels(header.task).inc(len(payload))
-            desk.conductor.ballots.ring()
+            desk.news.announce(Topic.BALLOTS)
         log.info(
             "ballot_accepted",
             task=header.task,
@@ -122,14 +123,50 @@ class RoundsServicer(rounds_pb2_grpc.RoundsServiceServicer):
         )
         return rounds_pb2.CastBallotResponse(receipt=receipt_message(ballot))
 
+    async def GetReceipt(
+        self, request: rounds_pb2.GetReceiptRequest, context: Any
+    ) -> rounds_pb2.GetReceiptResponse:
+        """The receipt the caller was given, once more."""
+        desk = self._desk
+        ballot = await desk.in_store(
+            desk.store.ballots.held, request.task, request.round, caller().name
+        )
+        return rounds_pb2.GetReceiptResponse(receipt=receipt_message(ballot))
+
     async def FetchConsensus(
         self, request: rounds_pb2.FetchConsensusRequest, context: Any
     ) -> AsyncIterator[rounds_pb2.FetchConsensusResponse]:
-        """The header, then the bits."""
+        """The header, then the bits; for those who take part."""
+        task = await self._desk.board.task(request.task)
+        if task.definition.silos and caller().name not in task.definition.silos:
+            raise Refusal(CONSENSUS_UNKNOWN, task=request.task, round=request.round or "any")
         closed, payload = await self._desk.board.consensus(request.task, request.round)
         yield rounds_pb2.FetchConsensusResponse(header=consensus_header(request.task, closed))
         for data in chunks(payload):
             yield rounds_pb2.FetchConsensusResponse(data=data)
+
+    def _signed(self, header: ballot_pb2.BallotHeader, silo: str) -> BallotRecord:
+        """What will be stored if the ballot is admitted, receipt's signature included."""
+        desk = self._desk
+        accepted_at = desk.clock()
+        statement = Statement(
+            desk.settings.consortium,
+            header.task,
+            header.round,
+            silo,
+            header.digest,
+            accepted_at,
+        )
+        return BallotRecord(
+            task=header.task,
+            round=header.round,
+            silo=silo,
+            digest=header.digest,
+            accepted_at=accepted_at,
+            signer=desk.signer.fingerprint,
+            signature=desk.signer.sign(statement),
+            already_held=False,
+        )
 
 
 async def _header(
@@ -156,7 +193,7 @@ async def _payload(parts: AsyncIterator[rounds_pb2.CastBallotRequest], shape: Ba
     """The bits; stops reading as soon as there are too many."""
     payload = bytearray()
     async for part in parts:
-        if not part.HasField("data"):
+        if not part.data:
             raise Refusal(MESSAGE_MALFORMED, why="only data may follow a ballot's header")
         payload += part.data
         if len(payload) > shape.size_bytes:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from sqlalchemy import Connection, Engine, RowMapping, func, insert, select
+from sqlalchemy import Connection, Engine, RowMapping, func, select
 
+from coordinator.store.audit import Act, record
+from coordinator.store.engine import insert_new
 from coordinator.store.records import PublicSetRecord
-from coordinator.store.schema import public_sets
+from coordinator.store.schema import in_order, public_sets
+from wire.crash_points import crash_point
 from wire.errors import PUBLIC_SET_UNKNOWN, Refusal
 
 
@@ -25,30 +28,37 @@ class PublicSetStore:
         size_bytes: int,
         schema: dict[str, object],
         now: datetime,
+        by: str,
     ) -> tuple[PublicSetRecord, bool]:
         """Publishes content under the next version of `name`; the flag says it was there already."""
         with self._engine.begin() as tx:
-            held = (
-                tx.execute(
-                    select(public_sets).where(
-                        public_sets.c.name == name, public_sets.c.digest == digest
-                    )
-                )
-                .mappings()
-                .first()
+            published = None
+            # Another replica may take the version, or publish the same content, in between.
+            while published is None:
+                if held := _held(tx, name, digest):
+                    return held, True
+                mine = public_sets.c.name == name
+                latest = tx.scalar(select(func.max(public_sets.c.version)).where(mine))
+                version = (latest or 0) + 1
+                tried = PublicSetRecord(name, version, digest, rows, size_bytes, schema, now)
+                published = tried if insert_new(tx, public_sets, **vars(tried)) else None
+            record(
+                tx,
+                now,
+                by,
+                Act.PUBLIC_SET_PUBLISHED,
+                f"public-set/{name}@{published.version}",
+                digest=digest,
+                rows=rows,
             )
-            if held is not None:
-                return _record(held), True
-            latest = tx.scalar(
-                select(func.max(public_sets.c.version)).where(public_sets.c.name == name)
-            )
-            record = PublicSetRecord(name, (latest or 0) + 1, digest, rows, size_bytes, schema, now)
-            tx.execute(insert(public_sets).values(**vars(record)))
-            return record, False
+            crash_point("public-set-publishing")
+            return published, False
 
     def all(self) -> list[PublicSetRecord]:
         """Every version of every set, newest version first."""
-        query = select(public_sets).order_by(public_sets.c.name, public_sets.c.version.desc())
+        query = select(public_sets).order_by(
+            in_order(public_sets.c.name), public_sets.c.version.desc()
+        )
         with self._engine.begin() as tx:
             return [_record(row) for row in tx.execute(query).mappings()]
 
@@ -70,6 +80,12 @@ def find_public_set(tx: Connection, reference: str) -> PublicSetRecord:
     if row is None:
         raise Refusal(PUBLIC_SET_UNKNOWN, reference=reference)
     return _record(row)
+
+
+def _held(tx: Connection, name: str, digest: str) -> PublicSetRecord | None:
+    query = select(public_sets).where(public_sets.c.name == name, public_sets.c.digest == digest)
+    row = tx.execute(query).mappings().first()
+    return None if row is None else _record(row)
 
 
 def _record(row: RowMapping) -> PublicSetRecord:

@@ -7,14 +7,16 @@ from datetime import datetime
 from enum import StrEnum
 
 from coordinator.rounds import ClosedBy, Round
+from wire.identity import Role
 from wire.task import TaskDefinition, TaskStatus
 
 
-class SiloStatus(StrEnum):
-    """Whether a silo may take part."""
+class MemberStatus(StrEnum):
+    """Whether a silo or an admin may take part."""
 
     INVITED = "invited"
     ACTIVE = "active"
+    SUSPENDED = "suspended"
     REVOKED = "revoked"
 
 
@@ -23,10 +25,10 @@ class SiloRecord:
     """A silo as the coordinator knows it."""
 
     name: str
-    status: SiloStatus
+    status: MemberStatus
     registered_at: datetime
-    certificate_fingerprint: str | None
     certificate_expires_at: datetime | None
+    """When its newest certificate expires; None before it has joined."""
     lease_instance: str | None
     lease_until: datetime | None
     last_seen_at: datetime | None
@@ -39,11 +41,22 @@ class SiloRecord:
 
 
 @dataclass(frozen=True)
+class AdminRecord:
+    """An admin as the coordinator knows it."""
+
+    name: str
+    status: MemberStatus
+    registered_at: datetime
+    certificate_expires_at: datetime | None
+
+
+@dataclass(frozen=True)
 class TokenRecord:
     """A join token without its secret."""
 
     id: str
-    silo: str
+    role: Role
+    name: str
     secret_hash: str
     expires_at: datetime
 
@@ -79,6 +92,8 @@ class BallotRecord:
     silo: str
     digest: str
     accepted_at: datetime
+    signer: str
+    signature: bytes
     already_held: bool
 
 

@@ -10,6 +10,7 @@ from sqlalchemy import (
     BigInteger,
     Boolean,
     Column,
+    ColumnElement,
     ForeignKey,
     ForeignKeyConstraint,
     Integer,
@@ -40,6 +41,11 @@ class Instant(TypeDecorator[datetime]):
         return None if value is None else _EPOCH + timedelta(microseconds=value)
 
 
+def in_order(name: Column[str]) -> ColumnElement[str]:
+    """To sort names by: code points on both engines, whatever the database's locale says of hyphens."""
+    return name.collate("C")
+
+
 metadata = MetaData(
     naming_convention={
         "pk": "pk_%(table_name)s",
@@ -54,8 +60,6 @@ silos = Table(
     Column("name", String(63), primary_key=True),
     Column("status", String(16), nullable=False),
     Column("registered_at", Instant, nullable=False),
-    Column("certificate_fingerprint", String(64)),
-    Column("certificate_expires_at", Instant),
     Column("lease_instance", String(64)),
     Column("lease_until", Instant),
     Column("last_seen_at", Instant),
@@ -63,15 +67,37 @@ silos = Table(
     Column("agent_version", String(32), nullable=False, default=""),
 )
 
+admins = Table(
+    "admins",
+    metadata,
+    Column("name", String(63), primary_key=True),
+    Column("status", String(16), nullable=False),
+    Column("registered_at", Instant, nullable=False),
+)
+
 tokens = Table(
     "join_tokens",
     metadata,
     Column("id", String(64), primary_key=True),
-    Column("silo", ForeignKey("silos.name"), nullable=False),
+    Column("role", String(16), nullable=False),
+    Column("name", String(63), nullable=False),
     Column("secret_hash", String(64), nullable=False),
     Column("expires_at", Instant, nullable=False),
     Column("redeemed_by", String(64)),
-    Column("certificate_pem", Text),
+)
+
+certificates = Table(
+    "certificates",
+    metadata,
+    Column("fingerprint", String(64), primary_key=True),
+    Column("role", String(16), nullable=False),
+    Column("name", String(63), nullable=False),
+    Column("key_hash", String(64), nullable=False, unique=True),
+    Column("pem", Text, nullable=False),
+    Column("expires_at", Instant, nullable=False),
+    Column("issued", BigInteger, nullable=False),
+    Column("withdrawn", Boolean, nullable=False, default=False),
+    UniqueConstraint("role", "name", "issued"),
 )
 
 public_sets = Table(
@@ -128,6 +154,8 @@ ballots = Table(
     Column("digest", String(64), nullable=False),
     Column("payload", LargeBinary, nullable=False),
     Column("accepted_at", Instant, nullable=False),
+    Column("signer", String(64), nullable=False),
+    Column("signature", LargeBinary, nullable=False),
     ForeignKeyConstraint(["task", "round"], ["rounds.task", "rounds.number"]),
 )
 
@@ -136,4 +164,32 @@ revisions = Table(
     metadata,
     Column("only", Boolean, primary_key=True),
     Column("value", BigInteger, nullable=False),
+)
+
+audit = Table(
+    "audit",
+    metadata,
+    Column("sequence", BigInteger, primary_key=True, autoincrement=False),
+    Column("at", Instant, nullable=False),
+    Column("actor", String(128), nullable=False),
+    Column("act", String(32), nullable=False),
+    Column("subject", String(128), nullable=False),
+    Column("details", JSON, nullable=False),
+    Column("previous", String(64), nullable=False),
+    Column("hash", String(64), nullable=False),
+)
+
+audit_head = Table(
+    "audit_head",
+    metadata,
+    Column("only", Boolean, primary_key=True),
+    Column("sequence", BigInteger, nullable=False),
+    Column("hash", String(64), nullable=False),
+)
+
+signers = Table(
+    "signers",
+    metadata,
+    Column("fingerprint", String(64), primary_key=True),
+    Column("pem", Text, nullable=False),
 )

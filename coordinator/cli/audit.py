@@ -1,0 +1,171 @@
+"""`consilium audit`: who did what to the consortium, and whether the record is whole."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from datetime import UTC
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from coordinator.cli.connection import AdminLink, Home, admin_link, run
+from wire.chain import Head, Link, first_break, head_of
+from wire.consilium.v1 import admin_pb2
+from wire.errors import AUDIT_BROKEN, ConfigurationError, Refusal
+from wire.files import write_atomically
+from wire.terminal import (
+    Format,
+    JsonFlag,
+    console,
+    export_text,
+    local_time,
+    print_json,
+    print_table,
+)
+
+app = typer.Typer(no_args_is_help=True, help="Read and verify the record of every act.")
+
+
+@app.command(name="list")
+def list_command(
+    home: Home,
+    last: Annotated[int, typer.Option(help="How many of the newest entries.", min=1)] = 50,
+    as_json: JsonFlag = False,
+) -> None:
+    """List the newest acts."""
+    entries = _entries(home, last)
+    if as_json:
+        print_json({"entries": [_row(entry) for entry in entries]})
+        return
+    shown = [_shown(entry) for entry in entries]
+    print_table("Audit", shown, empty="Nothing has happened yet.")
+
+
+@app.command()
+def verify(home: Home, as_json: JsonFlag = False) -> None:
+    """Recompute the chain here; find any edit, deletion, insertion or reordering and say where.
+
+    The end of the record is compared with the coordinator's head and with the one that the last verification
+    left beside the admin's identity: a record that was cut short or written anew since then is noticed too.
+    """
+    remembered = home / "admin" / "audit-head.json"
+    links, before, after = run(_chain(home))
+    known = (before, _remembered(remembered))
+    broken = first_break(links, known, at_most=after.sequence)
+    head = head_of(links)
+    if as_json:
+        print_json(
+            {
+                "entries": len(links),
+                "head": asdict(head),
+                "broken": asdict(broken) if broken else None,
+                "whole": broken is None,
+            }
+        )
+    if broken is not None:
+        raise (
+            typer.Exit(1)
+            if as_json
+            else Refusal(AUDIT_BROKEN, sequence=broken.sequence, why=broken.why)
+        )
+    write_atomically(remembered, json.dumps(asdict(head)).encode())
+    if not as_json:
+        console.print(f"[green]ok[/]  {len(links)} entries, head {head.hash}")
+
+
+@app.command()
+def export(
+    home: Home,
+    out: Annotated[Path | None, typer.Option(help="File to write; default: print.")] = None,
+    kind: Annotated[Format, typer.Option("--format", help="csv or json.")] = Format.CSV,
+) -> None:
+    """Write the whole record for an officer."""
+    rows = [_row(entry) for entry in _entries(home)]
+    text = export_text(rows, kind)
+    if out is None:
+        typer.echo(text, nl=False)
+        return
+    try:
+        write_atomically(out, text.encode())
+    except OSError as error:
+        raise ConfigurationError(f"{out} cannot be written: {error.strerror}.") from None
+    console.print(f"{len(rows)} entries written to {out}.")
+
+
+def _entries(home: Path, last: int | None = None) -> list[admin_pb2.ListAuditResponse]:
+    """The newest `last` entries, or all."""
+
+    async def call() -> list[admin_pb2.ListAuditResponse]:
+        async with admin_link(home) as link:
+            after = 0 if last is None else max(0, (await _head(link)).sequence - last)
+            request = admin_pb2.ListAuditRequest(after_sequence=after)
+            entries = [entry async for entry in link.admin.ListAudit(request)]
+        return entries if last is None else entries[-last:]
+
+    return run(call())
+
+
+async def _chain(home: Path) -> tuple[list[Link], Head, Head]:
+    """The whole chain, and its head before and after reading: acts meanwhile are no damage."""
+    async with admin_link(home) as link:
+        before = await _head(link)
+        entries = link.admin.ListAudit(admin_pb2.ListAuditRequest())
+        links = [link_of(entry) async for entry in entries]
+        return links, before, await _head(link)
+
+
+async def _head(link: AdminLink) -> Head:
+    response = await link.admin.GetAuditHead(admin_pb2.GetAuditHeadRequest())
+    return Head(response.sequence, response.hash)
+
+
+def _remembered(path: Path) -> Head:
+    """Where the chain ended at the last verification."""
+    if not path.exists():
+        return Head()
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+        return Head(int(values["sequence"]), str(values["hash"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        raise ConfigurationError(
+            f"{path} is damaged, so an audit record cut short would not be noticed.",
+            "Restore it, or delete it and compare the head with one written down earlier.",
+        ) from None
+
+
+def _row(entry: admin_pb2.ListAuditResponse) -> dict[str, object]:
+    return {
+        "sequence": entry.sequence,
+        "time": _moment(entry),
+        "actor": entry.actor,
+        "act": entry.act,
+        "subject": entry.subject,
+        "details": entry.details,
+        "previous": entry.previous,
+        "hash": entry.hash,
+    }
+
+
+def _shown(entry: admin_pb2.ListAuditResponse) -> dict[str, object]:
+    row = _row(entry)
+    del row["previous"], row["hash"]
+    return {**row, "time": local_time(entry.at)}
+
+
+def _moment(entry: admin_pb2.ListAuditResponse) -> str:
+    """When it happened, as it is hashed: UTC, to the microsecond."""
+    return entry.at.ToDatetime(tzinfo=UTC).isoformat(timespec="microseconds")
+
+
+def link_of(entry: admin_pb2.ListAuditResponse) -> Link:
+    """An entry as it is chained."""
+    content = {
+        "at": _moment(entry),
+        "actor": entry.actor,
+        "act": entry.act,
+        "subject": entry.subject,
+        "details": json.loads(entry.details),
+    }
+    return Link(entry.sequence, content, entry.previous, entry.hash)

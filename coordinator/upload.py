@@ -1,0 +1,98 @@
+"""What a caller sends, read with bounded patience: no stream may stall, and none may be all crumbs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterable, AsyncIterator, Callable
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import grpc.aio
+
+from wire.errors import MESSAGE_MALFORMED, MESSAGES_TOO_SMALL, UPLOAD_STALLED, Refusal
+
+# Every message costs the same work however small it is. Ours carry up to 1 MiB.
+_FREE_MESSAGES = 16
+_BYTES_PER_MESSAGE = 16 << 10
+
+# How much of a refused upload is listened to: a public set of 256 MiB, but nobody who never ends.
+_PATIENCE_MESSAGES = 256
+_PATIENCE_SECONDS = 10.0
+
+
+class Piece(NamedTuple):
+    """One message: its bytes on the wire and what they spell, or why they spell nothing."""
+
+    size: int
+    content: Any
+    malformed: bool = False
+
+
+def measuring(decode: Callable[[bytes], Any] | None) -> Callable[[bytes], Piece]:
+    """A gRPC deserializer that keeps the size, and an error where the gate can catch it."""
+
+    def measured(raw: bytes) -> Piece:
+        if decode is None:
+            return Piece(len(raw), raw)
+        try:
+            return Piece(len(raw), decode(raw))
+        except Exception:
+            # A stranger's bytes: whatever the parser thinks of them, they are refused.
+            return Piece(len(raw), None, malformed=True)
+
+    return measured
+
+
+class Upload:
+    """The messages of one call, of whatever kind. `silence` is how many seconds one may take to come."""
+
+    def __init__(self, pieces: AsyncIterable[Piece], silence: float) -> None:
+        self._source = pieces
+        self._opened: AsyncIterator[Piece] | None = None
+        self._silence = silence
+        self._messages = 0
+        self._bytes = 0
+
+    def __aiter__(self) -> Upload:
+        return self
+
+    @property
+    def _pieces(self) -> AsyncIterator[Piece]:
+        # gRPC warns of a reader that was made and never used, as for a caller refused at once.
+        if self._opened is None:
+            self._opened = aiter(self._source)
+        return self._opened
+
+    async def __anext__(self) -> Any:
+        try:
+            async with asyncio.timeout(self._silence):
+                piece = await anext(self._pieces)
+        except TimeoutError:
+            raise Refusal(UPLOAD_STALLED, seconds=f"{self._silence:g}") from None
+        if piece.malformed:
+            raise Refusal(MESSAGE_MALFORMED, why="its bytes are not of the protocol")
+        self._messages += 1
+        self._bytes += piece.size
+        if self._messages > _FREE_MESSAGES + self._bytes // _BYTES_PER_MESSAGE:
+            raise Refusal(MESSAGES_TOO_SMALL, messages=self._messages, bytes=self._bytes)
+        return piece.content
+
+    async def only(self) -> Any:
+        """The message of a call that has just one."""
+        async for content in self:
+            return content
+        raise Refusal(MESSAGE_MALFORMED, why="it has no message")
+
+    async def hear_out(self) -> None:
+        """Discards the rest, within bounds, before a refusal is sent.
+
+        A Python client whose write fails because the call is over reports INTERNAL in place of the status it
+        was sent (grpc/grpc#36066): a refusal must wait until the client has said everything.
+        """
+        with suppress(TimeoutError, grpc.aio.BaseError):
+            async with asyncio.timeout(_PATIENCE_SECONDS):
+                heard = 0
+                async for _ in self._pieces:
+                    heard += 1
+                    if heard == _PATIENCE_MESSAGES:
+                        return
