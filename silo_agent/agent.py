@@ -7,16 +7,18 @@ training) are made anew after every cut. The workers, one per task (`silo_agent.
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 
 import structlog
 
+from silo_agent.audit import AuditLog
 from silo_agent.backoff import Backoff
+from silo_agent.clock import ComparedClock
 from silo_agent.coordinator_link import CoordinatorLink
 from silo_agent.metrics import AgentMetrics
+from silo_agent.renewal import Renewal
 from silo_agent.together import together
-from silo_agent.traffic import Traffic
 from silo_agent.trainer_link import TrainerLink
 from silo_agent.voting import TaskWorker
 from wire.consilium.v1 import rounds_pb2, trainer_pb2
@@ -65,17 +67,21 @@ class Agent:
         link: CoordinatorLink,
         trainer: TrainerLink,
         public_sets: PublicSetFolder,
-        traffic: Traffic,
+        audit: AuditLog,
         metrics: AgentMetrics,
         instance: str,
+        renewal: Renewal,
+        clock: ComparedClock,
         options: AgentOptions | None = None,
     ) -> None:
         self._link = link
         self._trainer = trainer
         self._public_sets = public_sets
-        self._traffic = traffic
+        self._audit = audit
         self._metrics = metrics
         self._instance = instance
+        self._renewal = renewal
+        self._clock = clock
         self._options = options or AgentOptions()
         self._workers: dict[str, TaskWorker] = {}
         self._work: list[asyncio.Task[None]] = []
@@ -128,16 +134,17 @@ class Agent:
         raise AssertionError("both loops are endless")
 
     async def _watch(self, opened: asyncio.Event) -> None:
-        async for state in self._link.watch(self._instance, self._revision, opened.set):
-            name = state.definition.name
-            if name not in self._workers:
-                worker = TaskWorker(
-                    self._link, self._trainer, self._public_sets, self._traffic, self._metrics
-                )
-                self._workers[name] = worker
-                self._work.append(asyncio.create_task(worker.run()))
-            self._workers[name].hear(state)
-            self._revision = max(self._revision, state.revision)
+        async with aclosing(self._link.watch(self._instance, self._revision, opened.set)) as states:
+            async for state in states:
+                name = state.definition.name
+                if name not in self._workers:
+                    worker = TaskWorker(
+                        self._link, self._trainer, self._public_sets, self._audit, self._metrics
+                    )
+                    self._workers[name] = worker
+                    self._work.append(asyncio.create_task(worker.run()))
+                self._workers[name].hear(state)
+                self._revision = max(self._revision, state.revision)
         raise Refusal(
             UNREACHABLE,
             address=self._link.identity.coordinator_address,
@@ -149,12 +156,20 @@ class Agent:
         log.info("connected", coordinator=self._link.identity.coordinator_address)
         self._metrics.connected.set(1)
         while True:
-            pause = await self._link.heartbeat(self._instance, self._activity())
-            await asyncio.sleep(pause)
+            sent = self._clock.local()
+            beat = await self._link.heartbeat(self._instance, self._activity())
+            self._clock.compare(sent, self._clock.local(), beat.coordinator_time)
+            self._renewal.hear(beat.authority)
+            await asyncio.sleep(beat.next_after)
 
     def _activity(self) -> rounds_pb2.Activity.ValueType:
         activities = {worker.activity for worker in self._workers.values()}
-        for activity in (rounds_pb2.ACTIVITY_TRAINING, rounds_pb2.ACTIVITY_VOTED):
+        for activity in (
+            rounds_pb2.ACTIVITY_TRAINING,
+            rounds_pb2.ACTIVITY_WAITING_FOR_APPROVAL,
+            rounds_pb2.ACTIVITY_REFUSED_BY_POLICY,
+            rounds_pb2.ACTIVITY_VOTED,
+        ):
             if activity in activities:
                 return activity
         return rounds_pb2.ACTIVITY_IDLE

@@ -1,36 +1,43 @@
-"""`consilium agent`, the network side's commands: join, run, relay, traffic."""
+"""`consilium agent`, the network side's commands: join, doctor, run, relay, traffic, audit."""
 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from silo_agent.enrolment import join as redeem
-from silo_agent.home import SiloHome, default_home
+from silo_agent.audit import movements
+from silo_agent.audit_cli import app as audit
+from silo_agent.doctor import Surroundings
+from silo_agent.doctor_report import report
+from silo_agent.findings import Status
+from silo_agent.home import SiloHome
+from silo_agent.home_option import Home
 from silo_agent.running import RunOptions, run_agent
-from silo_agent.traffic import Direction, Traffic
+from silo_agent.traffic import Direction
+from wire.enrolment import join as redeem
 from wire.errors import ConfigurationError
+from wire.join_token import JoinToken
 from wire.logs import configure_logs
+from wire.proxy import PROXY_VARIABLE, read_proxy
 from wire.terminal import JsonFlag, console, local_time, print_json, print_table, size
 
 agent = typer.Typer(no_args_is_help=True, help="Run a hospital: join, take part, see what left.")
+agent.add_typer(audit, name="audit")
 
-Home = Annotated[
-    Path,
+LogLevel = Annotated[str, typer.Option(help="debug, info, warning or error.")]
+ProxySetting = Annotated[
+    str,
     typer.Option(
-        "--home",
-        envvar="CONSILIUM_SILO_HOME",
-        default_factory=default_home,
-        show_default="~/.consilium/silo",
-        help="The silo's folder.",
+        "--proxy",
+        envvar=PROXY_VARIABLE,
+        metavar="URL",
+        help="HTTP proxy: http://[user:password@]host:port, or @FILE that holds it.",
     ),
 ]
-LogLevel = Annotated[str, typer.Option(help="debug, info, warning or error.")]
 MetricsPort = Annotated[
     int, typer.Option(help="Serve metrics on this loopback port; 0 for none.", min=0, max=65535)
 ]
@@ -43,20 +50,45 @@ LeasePatience = Annotated[
 def join(
     token: Annotated[str, typer.Argument(help="What `consilium silo register` printed, or @FILE.")],
     home: Home,
+    proxy: ProxySetting = "",
 ) -> None:
     """Make a key here, redeem the token, store the certificate."""
-    if token.startswith("@"):
-        try:
-            token = Path(token[1:]).read_text(encoding="ascii")
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigurationError(f"{token[1:]} cannot be read: {error}.") from None
-    enrolled = asyncio.run(redeem(token, SiloHome(home).identity, lambda: datetime.now(UTC)))
+    folder, via = SiloHome(home).identity, read_proxy(proxy)
+    enrolled = asyncio.run(redeem(_token_line(token), folder, lambda: datetime.now(UTC), proxy=via))
     files = enrolled.files
     console.print(
         f"Joined [bold]{files.consortium}[/] as [bold]{files.name}[/]; the certificate is valid until "
         f"{local_time(enrolled.certificate.not_after)}."
     )
-    console.print("Next: write silo.yaml, `consilium agent check`, `consilium agent run`.")
+    console.print("Next: write silo.yaml, `consilium agent doctor`, `consilium agent run`.")
+
+
+@agent.command()
+def doctor(
+    context: typer.Context,
+    home: Home,
+    token: Annotated[
+        str, typer.Option(help="Before joining: examine the way to where this token is redeemed.")
+    ] = "",
+    proxy: ProxySetting = "",
+    network_only: Annotated[
+        bool, typer.Option("--network-only", help="Where the trainer has a container of its own.")
+    ] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Find what is wrong, from the coordinator's name to the private data. Changes nothing."""
+    via = read_proxy(proxy)
+    source = context.get_parameter_source("proxy")
+    typed = source is not None and source.name == "COMMANDLINE"
+    around = Surroundings(
+        home=SiloHome(home),
+        token=JoinToken.parse(_token_line(token)) if token else None,
+        proxy=via,
+        password_on_command_line=typed and not proxy.startswith("@") and bool(via and via.password),
+        with_private_side=not network_only,
+    )
+    if report(around, as_json=as_json) is Status.FAILED:
+        raise typer.Exit(1)
 
 
 @agent.command()
@@ -64,10 +96,11 @@ def run(
     home: Home,
     metrics_port: MetricsPort = 0,
     lease_patience: LeasePatience = 60.0,
+    proxy: ProxySetting = "",
     log_level: LogLevel = "info",
 ) -> None:
     """Take part: agent and trainer, each a process of its own. Safe to kill at any moment."""
-    _run(home, RunOptions(True, metrics_port, log_level, lease_patience))
+    _run(home, RunOptions(True, metrics_port, log_level, lease_patience, read_proxy(proxy)))
 
 
 @agent.command()
@@ -75,21 +108,22 @@ def relay(
     home: Home,
     metrics_port: MetricsPort = 0,
     lease_patience: LeasePatience = 60.0,
+    proxy: ProxySetting = "",
     log_level: LogLevel = "info",
 ) -> None:
     """Run the network side alone, where the trainer has a container of its own."""
-    _run(home, RunOptions(False, metrics_port, log_level, lease_patience))
+    _run(home, RunOptions(False, metrics_port, log_level, lease_patience, read_proxy(proxy)))
 
 
 @agent.command()
 def traffic(home: Home, as_json: JsonFlag = False) -> None:
     """List everything that left this building, and everything that came."""
-    movements = list(Traffic(SiloHome(home).agent / "traffic.jsonl").movements())
+    crossings = [m for m in movements(SiloHome(home).agent) if m.direction is not Direction.HERE]
     if as_json:
-        print_json({"movements": [asdict(movement) for movement in movements]})
+        print_json({"movements": [movement.entry() for movement in crossings]})
         return
-    out = sum(m.bytes for m in movements if m.direction is Direction.OUT)
-    came = sum(m.bytes for m in movements if m.direction is Direction.IN)
+    out = sum(m.bytes for m in crossings if m.direction is Direction.OUT)
+    came = sum(m.bytes for m in crossings if m.direction is Direction.IN)
     print_table(
         "Traffic",
         [
@@ -102,11 +136,21 @@ def traffic(home: Home, as_json: JsonFlag = False) -> None:
                 "size": size(m.bytes),
                 "sha256": m.digest,
             }
-            for m in movements
+            for m in crossings
         ],
         empty="Nothing has left this building, and nothing has come.",
         caption=f"{size(out)} out, {size(came)} in",
     )
+
+
+def _token_line(token: str) -> str:
+    """A token as given, or as it stands in @FILE."""
+    if not token.startswith("@"):
+        return token
+    try:
+        return Path(token[1:]).read_text(encoding="ascii")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{token[1:]} cannot be read: {error}.") from None
 
 
 def _run(home: Path, options: RunOptions) -> None:

@@ -52,3 +52,13 @@ class SiloHome:
     def trainer(self) -> Path:
         """Ballots and models. Private side only."""
         return self.root / "trainer"
+
+    @property
+    def tasks(self) -> Path:
+        """A folder for every task laid before this silo, by digest. Private side only."""
+        return self.trainer / "tasks"
+
+    @property
+    def approvals(self) -> Path:
+        """Who accepted which task, and when. Private side only."""
+        return self.trainer / "approvals.jsonl"

@@ -30,8 +30,25 @@ class AgentMetrics:
             "When this silo's certificate expires.",
             registry=registry,
         )
+        self.renewals = Counter(
+            "consilium_agent_certificate_renewals",
+            "Attempts to renew the certificate, by outcome: renewed or failed.",
+            ["outcome"],
+            registry=registry,
+        )
+        self.clock_skew = Gauge(
+            "consilium_agent_clock_skew_seconds",
+            "How far this machine's clock is ahead of the coordinator's; negative if behind.",
+            registry=registry,
+        )
         self.round = Gauge(
             "consilium_agent_round", "Last round voted in.", ["task"], registry=registry
+        )
+        self.waiting_for_approval = Gauge(
+            "consilium_agent_waiting_for_approval",
+            "1 while a person has yet to approve the task.",
+            ["task"],
+            registry=registry,
         )
         self.ballots = Counter(
             "consilium_agent_ballots",

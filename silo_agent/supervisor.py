@@ -13,6 +13,7 @@ import structlog
 from silo_agent.backoff import Backoff
 from silo_agent.trainer_link import TrainerLink
 from wire.errors import ConfigurationError, Refusal
+from wire.proxy import without_proxy
 
 log = structlog.get_logger()
 
@@ -27,12 +28,14 @@ async def keep_trainer(home: Path, link: TrainerLink, log_level: str) -> None:
             sys.executable,
             "-m",
             "silo_agent.trainer",
+            "trainer",
             "--home",
             str(home),
             "--log-level",
             log_level,
             "--follow-parent",
             str(os.getpid()),
+            env=without_proxy(os.environ),
         )
         try:
             was_ready = await _became_ready(process, link) or was_ready

@@ -1,14 +1,11 @@
-"""What left the building and what came, one line each, written before a ballot leaves."""
+"""What crosses the firewall: the words in which it is recorded."""
 
 from __future__ import annotations
 
-import json
-import os
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from enum import StrEnum
-from pathlib import Path
+from typing import Any
 
 
 class Kind(StrEnum):
@@ -16,8 +13,12 @@ class Kind(StrEnum):
 
     BALLOT = "ballot"
     RECEIPT = "receipt"
+    REFUSAL = "refusal"
+    """The coordinator did not take a ballot: it came too late or never arrived."""
     CONSENSUS = "consensus"
     PUBLIC_SET = "public set"
+    APPROVAL = "approval"
+    """The hospital agreed to a task; its digest is that of the task."""
 
 
 class Direction(StrEnum):
@@ -25,11 +26,17 @@ class Direction(StrEnum):
 
     OUT = "out"
     IN = "in"
+    HERE = "here"
+    """Neither: an act within the hospital."""
 
 
 @dataclass(frozen=True)
 class Movement:
-    """One thing that crossed the firewall; `bytes` is the payload without framing."""
+    """One thing that crossed the firewall, or one act.
+
+    `bytes` is the payload without framing. `digest` is that of the payload; a receipt's or refusal's is that of
+    the ballot it answers.
+    """
 
     at: str
     direction: Direction
@@ -39,38 +46,19 @@ class Movement:
     bytes: int
     digest: str
 
+    def entry(self) -> dict[str, object]:
+        """What is recorded of it."""
+        return asdict(self)
 
-class Traffic:
-    """An append-only file of movements; each is on disk before the call that caused it goes on."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def record(
-        self, direction: Direction, kind: Kind, task: str, round_: int, size: int, digest: str
-    ) -> None:
-        """Appends one movement and fsyncs it."""
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        now = datetime.now(UTC).isoformat(timespec="milliseconds")
-        line = json.dumps(asdict(Movement(now, direction, kind, task, round_, size, digest)))
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(line + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-
-    def movements(self) -> Iterator[Movement]:
-        """Everything recorded, oldest first; a half-written last line is left out."""
-        if not self._path.exists():
-            return
-        for line in self._path.read_text(encoding="utf-8").splitlines():
-            try:
-                values = json.loads(line)
-            except json.JSONDecodeError:
-                continue
-            yield Movement(
-                **{
-                    **values,
-                    "direction": Direction(values["direction"]),
-                    "kind": Kind(values["kind"]),
-                }
-            )
+    @classmethod
+    def from_entry(cls, entry: Mapping[str, Any]) -> Movement:
+        """What `entry` gave, further keys ignored; ValueError, KeyError or TypeError if it is not that."""
+        return cls(
+            at=str(entry["at"]),
+            direction=Direction(entry["direction"]),
+            kind=Kind(entry["kind"]),
+            task=str(entry["task"]),
+            round=int(entry["round"]),
+            bytes=int(entry["bytes"]),
+            digest=str(entry["digest"]),
+        )

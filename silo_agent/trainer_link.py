@@ -12,7 +12,7 @@ import grpc
 from silo_agent.backoff import Backoff
 from wire.channels import unix_channel
 from wire.consilium.v1 import registry_pb2, task_pb2, trainer_pb2, trainer_pb2_grpc
-from wire.errors import UNREACHABLE, Refusal, from_rpc
+from wire.errors import TRAINER_UNREACHABLE, Refusal, from_rpc
 
 
 class TrainerLink:
@@ -40,6 +40,12 @@ class TrainerLink:
                 return await self.describe()
             except Refusal:
                 await asyncio.sleep(backoff.next())
+
+    async def propose(self, definition: task_pb2.TaskDefinition) -> str:
+        """The digest the hospital accepted; raises APPROVAL_NEEDED or APPROVAL_REFUSED_BY_POLICY."""
+        request = trainer_pb2.ProposeRequest(definition=definition)
+        async with self._translating():
+            return (await self._stub.Propose(request)).task_digest
 
     async def prepare(
         self, definition: task_pb2.TaskDefinition, public: registry_pb2.PublicSet
@@ -71,7 +77,5 @@ class TrainerLink:
         except grpc.aio.AioRpcError as error:
             refusal = from_rpc(error)
             if refusal is None:
-                refusal = Refusal(
-                    UNREACHABLE, address=self._socket, why="the trainer does not answer"
-                )
+                refusal = Refusal(TRAINER_UNREACHABLE, socket=self._socket)
             raise refusal from error

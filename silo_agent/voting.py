@@ -11,25 +11,35 @@ from time import perf_counter
 
 import structlog
 
+from silo_agent.audit import AuditLog
 from silo_agent.backoff import Backoff
+from silo_agent.casting import ACCEPTED, BallotBox
 from silo_agent.coordinator_link import CoordinatorLink
 from silo_agent.metrics import AgentMetrics
-from silo_agent.traffic import Direction, Kind, Traffic
+from silo_agent.traffic import Direction, Kind
 from silo_agent.trainer_link import TrainerLink
 from wire.ballot import digest
-from wire.consilium.v1 import ballot_pb2, rounds_pb2, task_pb2, trainer_pb2
+from wire.consilium.v1 import ballot_pb2, registry_pb2, rounds_pb2, task_pb2, trainer_pb2
+from wire.crash_points import crash_point
 from wire.errors import (
-    BALLOT_CONFLICT,
-    NOT_A_PARTICIPANT,
+    APPROVAL_NEEDED,
+    APPROVAL_REFUSED_BY_POLICY,
+    CONTENT_CORRUPT,
     NOT_PREPARED,
-    ROUND_CLOSED,
-    TASK_NOT_RUNNING,
+    TRAINER_UNREACHABLE,
     ConsiliumError,
     Refusal,
 )
+from wire.logs import harmless
 from wire.public_file import PublicSetFolder
 
 log = structlog.get_logger()
+
+# Soon after a person has approved; a question over the Unix socket costs next to nothing.
+_APPROVAL_SECONDS = 2.0
+# A finished task is in no hurry.
+_LATE_APPROVAL_SECONDS = 30.0
+_HELD_UP = (rounds_pb2.ACTIVITY_WAITING_FOR_APPROVAL, rounds_pb2.ACTIVITY_REFUSED_BY_POLICY)
 
 
 class TaskWorker:
@@ -40,19 +50,21 @@ class TaskWorker:
         link: CoordinatorLink,
         trainer: TrainerLink,
         public_sets: PublicSetFolder,
-        traffic: Traffic,
+        audit: AuditLog,
         metrics: AgentMetrics,
     ) -> None:
         self._link = link
         self._trainer = trainer
         self._public_sets = public_sets
-        self._traffic = traffic
+        self._audit = audit
+        self._box = BallotBox(link, audit)
         self._metrics = metrics
         self._state = task_pb2.TaskState()
         self._news = asyncio.Event()
         self._prepared = ""
         self._done_round = 0
         self._finished = False
+        self._held_up = ""
         self._consensus: trainer_pb2.ConsensusLabels | None = None
         self.activity = rounds_pb2.ACTIVITY_IDLE
 
@@ -71,9 +83,18 @@ class TaskWorker:
             await self._trainer.wait_ready()
             self._news.clear()
             try:
-                await self._act(self._state)
+                await self._attempt(self._state)
                 backoff.reset()
+                self._held_up = ""
+                self._go_on()
             except ConsiliumError as error:
+                if isinstance(error, Refusal) and error.is_a(
+                    APPROVAL_NEEDED, APPROVAL_REFUSED_BY_POLICY
+                ):
+                    await asyncio.sleep(self._hold_up(error))
+                    self._news.set()
+                    continue
+                self._go_on()
                 pause = backoff.next()
                 log.warning(
                     "task_delayed",
@@ -83,16 +104,59 @@ class TaskWorker:
                     hint=error.hint,
                     retry_seconds=round(pause, 1),
                 )
-                if isinstance(error, Refusal) and error.is_a(NOT_PREPARED):
+                # A trainer that was started again knows nothing of what was prepared.
+                if isinstance(error, Refusal) and error.is_a(NOT_PREPARED, TRAINER_UNREACHABLE):
                     self._prepared = ""
                 await asyncio.sleep(pause)
                 self._news.set()
 
+    def _hold_up(self, refusal: Refusal) -> float:
+        """The hospital has not approved: says so once, not at every question; seconds until the next."""
+        task = self._state.definition.name
+        waiting = refusal.is_a(APPROVAL_NEEDED)
+        if refusal.sentence != self._held_up:
+            event = "waiting_for_approval" if waiting else "refused_by_policy"
+            log.warning(event, task=task, sentence=refusal.sentence, hint=refusal.hint)
+            self._held_up = refusal.sentence
+        # An approval may have been withdrawn: the trainer is asked from the beginning.
+        self._prepared = ""
+        if self._state.status == task_pb2.TASK_STATUS_FINISHED:
+            self._go_on()
+            return _LATE_APPROVAL_SECONDS
+        self.activity = _HELD_UP[0] if waiting else _HELD_UP[1]
+        self._metrics.waiting_for_approval.labels(task).set(waiting)
+        return _APPROVAL_SECONDS
+
+    def _go_on(self) -> None:
+        if self.activity in _HELD_UP:
+            self.activity = rounds_pb2.ACTIVITY_IDLE
+        self._metrics.waiting_for_approval.labels(self._state.definition.name).set(0)
+
+    async def _attempt(self, state: task_pb2.TaskState) -> None:
+        """Acts; whatever goes wrong comes out as a ConsiliumError, so that it is tried again."""
+        try:
+            await self._act(state)
+        except ConsiliumError:
+            raise
+        except Exception as error:
+            log.error("unexpected_error", task=state.definition.name, **harmless(error))
+            raise ConsiliumError(
+                "INTERNAL",
+                f"The agent met an unexpected error ({type(error).__name__}).",
+                "Its log says where; please report it.",
+            ) from None
+
     async def _act(self, state: task_pb2.TaskState) -> None:
+        if state.status in (task_pb2.TASK_STATUS_RUNNING, task_pb2.TASK_STATUS_FINISHED):
+            name, number = state.definition.name, state.open_round.number
+            self._done_round = max({self._done_round, *await self._box.claim(name, number)})
         if state.status == task_pb2.TASK_STATUS_RUNNING:
             await self._vote(state)
         elif state.status == task_pb2.TASK_STATUS_FINISHED and not self._finished:
             await self._finish(state)
+        elif state.status in (task_pb2.TASK_STATUS_DRAFT, task_pb2.TASK_STATUS_PAUSED):
+            # The hospital may make up its mind before a round is open.
+            await self._propose(state)
 
     async def _vote(self, state: task_pb2.TaskState) -> None:
         name, number = state.definition.name, state.open_round.number
@@ -113,39 +177,27 @@ class TaskWorker:
             self.activity = rounds_pb2.ACTIVITY_IDLE
         outcome = await self._cast(state, number, ballot)
         self._metrics.ballots.labels(name, outcome).inc()
+        self._done_round = number
 
     async def _cast(
         self, state: task_pb2.TaskState, number: int, ballot: trainer_pb2.VoteResponse
     ) -> str:
         """Casts the ballot and says what became of it."""
-        name, ballot_digest, size = state.definition.name, digest(ballot.data), len(ballot.data)
+        name, size = state.definition.name, len(ballot.data)
         header = ballot_pb2.BallotHeader(
             task=name,
             task_digest=state.digest,
             round=number,
             encoding=ballot.encoding,
             size_bytes=size,
-            digest=ballot_digest,
+            digest=digest(ballot.data),
         )
-        self._traffic.record(Direction.OUT, Kind.BALLOT, name, number, size, ballot_digest)
-        try:
-            receipt = await self._link.cast(header, ballot.data)
-        except Refusal as refusal:
-            # None of these gets better by trying again at once.
-            if not refusal.is_a(ROUND_CLOSED, NOT_A_PARTICIPANT, BALLOT_CONFLICT, TASK_NOT_RUNNING):
-                raise
-            log.warning("ballot_refused", task=name, round=number, sentence=refusal.sentence)
-            # A paused task goes on in the same round, with whoever takes part by then.
-            if refusal.is_a(ROUND_CLOSED, BALLOT_CONFLICT):
-                self._done_round = number
-            return refusal.code.lower()
-        self._done_round = number
-        self._traffic.record(Direction.IN, Kind.RECEIPT, name, number, 0, receipt.digest)
-        self._metrics.bytes.labels("out", "ballot").inc(size)
-        self._metrics.round.labels(name).set(number)
-        self.activity = rounds_pb2.ACTIVITY_VOTED
-        log.info("ballot_cast", task=name, round=number, bytes=size, digest=ballot_digest)
-        return "accepted"
+        outcome = await self._box.cast(header, ballot.data)
+        if outcome == ACCEPTED:
+            self._metrics.bytes.labels("out", "ballot").inc(size)
+            self._metrics.round.labels(name).set(number)
+            self.activity = rounds_pb2.ACTIVITY_VOTED
+        return outcome
 
     async def _finish(self, state: task_pb2.TaskState) -> None:
         await self._prepare(state)
@@ -159,17 +211,18 @@ class TaskWorker:
         log.info("task_finished", task=state.definition.name, reason=state.reason)
 
     async def _prepare(self, state: task_pb2.TaskState) -> None:
-        """Fetches the public set, if need be, and has the private data checked against it."""
+        """Has the task approved, fetches its public set and has the private data checked against it."""
         if self._prepared == state.digest:
             return
-        public = await self._link.public_set(state.definition.public_set)
-        if not self._public_sets.has(public.digest):
-            size = await self._link.download(public, self._public_sets)
-            self._traffic.record(
-                Direction.IN, Kind.PUBLIC_SET, state.definition.name, 0, size, public.digest
-            )
-            self._metrics.bytes.labels("in", "public_set").inc(size)
-        problems = await self._trainer.prepare(state.definition, public)
+        await self._propose(state)
+        public = await self._fetch_public_set(state)
+        try:
+            problems = await self._trainer.prepare(state.definition, public)
+        except Refusal as refusal:
+            if refusal.is_a(CONTENT_CORRUPT):
+                # Damaged since it was fetched: the next attempt fetches it anew.
+                self._public_sets.discard(public.digest)
+            raise
         if problems:
             raise ConsiliumError(
                 "DATA_MISMATCH",
@@ -177,6 +230,35 @@ class TaskWorker:
                 "Correct silo.yaml or the data, then restart the trainer; see `consilium agent check`.",
             )
         self._prepared = state.digest
+
+    async def _propose(self, state: task_pb2.TaskState) -> None:
+        """Asks the hospital; raises its refusal. What a person may want to look at is fetched meanwhile."""
+        try:
+            accepted = await self._trainer.propose(state.definition)
+        except Refusal as refusal:
+            known = self._public_sets.has(state.definition.public_set)
+            if refusal.is_a(APPROVAL_NEEDED) and not known:
+                await self._fetch_public_set(state)
+            raise
+        if not self._audit.has(Kind.APPROVAL, accepted):
+            name = state.definition.name
+            self._audit.record(Direction.HERE, Kind.APPROVAL, name, 0, 0, accepted)
+
+    async def _fetch_public_set(self, state: task_pb2.TaskState) -> registry_pb2.PublicSet:
+        """What the registry says of the public set, whose content is here afterwards."""
+        public = await self._link.public_set(state.definition.public_set)
+        missing = not self._public_sets.has(public.digest)
+        if missing:
+            size = await self._link.download(public, self._public_sets)
+            crash_point("public-set-fetched")
+            self._metrics.bytes.labels("in", "public_set").inc(size)
+        # An agent killed before this line finds the set, but no record of how it came.
+        if missing or not self._audit.has(Kind.PUBLIC_SET, public.digest):
+            whole = public.size_bytes
+            self._audit.record(
+                Direction.IN, Kind.PUBLIC_SET, state.definition.name, 0, whole, public.digest
+            )
+        return public
 
     async def _latest_consensus(
         self, state: task_pb2.TaskState
@@ -186,7 +268,8 @@ class TaskWorker:
         wanted = state.consensus.round
         if self._consensus is None or self._consensus.round != wanted:
             fetched = await self._link.consensus(state.definition.name, wanted)
-            self._traffic.record(
+            crash_point("consensus-fetched")
+            self._audit.record(
                 Direction.IN,
                 Kind.CONSENSUS,
                 state.definition.name,

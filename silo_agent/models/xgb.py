@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Mapping
 from functools import cache, partial
 
 import xgboost
 
+from silo_agent.models.gpu import cuda_devices
 from silo_agent.models.parameters import estimator_parameters
 from silo_agent.models.protocol import Learner, Problem
 from silo_agent.models.seen_labels import SeenLabels
@@ -27,16 +27,4 @@ def xgboost_(given: Mapping[str, object], problem: Problem) -> Learner:
 @cache
 def cuda_present() -> bool:
     """True if this XGBoost was built for CUDA and the driver reports a device."""
-    if not xgboost.build_info().get("USE_CUDA"):
-        return False
-    try:
-        driver = ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return False
-    devices = ctypes.c_int(0)
-    # 0 is CUDA_SUCCESS in both calls.
-    return (
-        driver.cuInit(0) == 0
-        and driver.cuDeviceGetCount(ctypes.byref(devices)) == 0
-        and devices.value > 0
-    )
+    return bool(xgboost.build_info().get("USE_CUDA")) and cuda_devices() > 0

@@ -1,4 +1,4 @@
-"""`python -m silo_agent.trainer`: what the agent starts beside itself."""
+"""`python -m silo_agent.trainer COMMAND`: how the network side starts the private one."""
 
 import sys
 
@@ -7,7 +7,7 @@ from wire.errors import ConsiliumError
 from wire.terminal import print_error
 
 try:
-    private(["trainer", *sys.argv[1:]])
+    private(prog_name="consilium agent")
 except ConsiliumError as error:
     print_error(error)
     sys.exit(1)

@@ -1,4 +1,4 @@
-"""`consilium agent`, the private side's commands: trainer, check, export-model."""
+"""`consilium agent`, the private side's commands: trainer, check, tasks, approve, export-model."""
 
 from __future__ import annotations
 
@@ -7,31 +7,23 @@ import ctypes
 import os
 import shutil
 import signal
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from silo_agent.home import SiloHome, default_home
+from silo_agent.findings import Status, print_finding, worst
+from silo_agent.home import SiloHome
+from silo_agent.home_option import Home
 from silo_agent.trainer.isolation import give_up_network
 from wire.errors import ConfigurationError
 from wire.logs import configure_logs
-from wire.terminal import console
+from wire.terminal import JsonFlag, console, print_json, print_table
 
 private = typer.Typer(help="The private side.")
 
 _PR_SET_PDEATHSIG = 1
-
-Home = Annotated[
-    Path,
-    typer.Option(
-        "--home",
-        envvar="CONSILIUM_SILO_HOME",
-        default_factory=default_home,
-        show_default="~/.consilium/silo",
-        help="The silo's folder.",
-    ),
-]
 
 
 @private.command()
@@ -43,7 +35,8 @@ def trainer(
     ] = 0,
 ) -> None:
     """Run the private side alone: data, model, no network."""
-    configure_logs(log_level)
+    # This log never leaves the private side.
+    configure_logs(log_level, exception_text=True)
     if follow_parent:
         _die_with(follow_parent)
     # Before anything that starts a thread: a user namespace needs a single one.
@@ -59,11 +52,80 @@ def check(
     public_set: Annotated[
         Path | None, typer.Option(help="A downloaded public set; default: those of past tasks.")
     ] = None,
+    as_json: JsonFlag = False,
+    isolated: Annotated[
+        bool, typer.Option(hidden=True, help="Give up the network first, as the trainer does.")
+    ] = False,
 ) -> None:
     """Check silo.yaml, the private data and the learner before anything starts."""
-    from silo_agent.trainer.rehearsal import rehearse
+    isolation = give_up_network() if isolated else None
+    from silo_agent.trainer.rehearsal import Rehearsal
 
-    rehearse(SiloHome(home), public_set, console)
+    rehearsal = Rehearsal(SiloHome(home), public_set, isolation=isolation)
+    if as_json:
+        findings = list(rehearsal.findings())
+        print_json({"findings": [finding.as_json() for finding in findings]})
+        if worst(findings) is Status.FAILED:
+            raise typer.Exit(1)
+        return
+    for finding in rehearsal.findings():
+        if finding.status is Status.FAILED:
+            for detail in rehearsal.details:
+                console.print(detail, markup=False)
+            raise ConfigurationError(f"{finding.name}: {finding.sentence}", finding.next_step)
+        print_finding(finding, console)
+
+
+@private.command()
+def tasks(home: Home, as_json: JsonFlag = False) -> None:
+    """List every task laid before this hospital, and where it stands."""
+    from silo_agent.trainer.approval_view import seen
+
+    found = seen(SiloHome(home))
+    if as_json:
+        print_json({"tasks": [task.to_json() for task in found]})
+        return
+    empty = "No task has been laid before this silo yet."
+    print_table("Tasks", [task.row() for task in found], empty=empty)
+
+
+@private.command()
+def approve(
+    task: Annotated[
+        str, typer.Argument(help="Name of a task, or (the first 12 digits of) its digest.")
+    ],
+    home: Home,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    withdraw: Annotated[
+        bool,
+        typer.Option("--withdraw", help="Take the approval back; votes already cast stay cast."),
+    ] = False,
+    note: Annotated[str, typer.Option(help="Kept with the act: why, or on whose behalf.")] = "",
+) -> None:
+    """Accept exactly this definition of a task: train for it and vote in it."""
+    from silo_agent.trainer.account import person
+    from silo_agent.trainer.approval import Standing, act_on
+    from silo_agent.trainer.approval_record import Act, ApprovalRecord
+    from silo_agent.trainer.approval_view import find, print_definition, seen
+
+    folder = SiloHome(home)
+    chosen = find(seen(folder), task)
+    definition = chosen.definition
+    act = Act.WITHDRAWN if withdraw else Act.APPROVED
+    print_definition(chosen, console)
+    if act is Act.APPROVED:
+        if chosen.decision.standing is Standing.REFUSED:
+            raise ConfigurationError(
+                f"Task {definition.name} breaks this hospital's policy: "
+                f"{'; '.join(chosen.decision.broken)}.",
+                "Approval cannot override a limit: ask the admin for another task, or change "
+                f"`policy` in {folder.settings_file}.",
+            )
+        if not yes:
+            typer.confirm("Accept this definition?", abort=True)
+    entry = act_on(act, definition, person(), datetime.now(UTC), note)
+    ApprovalRecord(folder.approvals).add(entry)
+    console.print(f"[bold]{definition.name}[/] is {act}; recorded in {folder.approvals}.")
 
 
 @private.command(name="export-model")
@@ -75,7 +137,7 @@ def export_model(
     """Copy the final model of a task to a file here at home; load it with joblib.load."""
     from silo_agent.trainer.task_folder import find_task
 
-    path = find_task(SiloHome(home).trainer / "tasks", task).model_path()
+    path = find_task(SiloHome(home).tasks, task).model_path()
     if path is None:
         raise ConfigurationError(
             f"Task {task} has no final model yet.", "It is trained when the task has finished."

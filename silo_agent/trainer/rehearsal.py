@@ -1,68 +1,153 @@
-"""`consilium agent check`: everything that can go wrong before the first round, found on the private side.
+"""Everything that can go wrong before the first round, found on the private side.
 
-It runs where the data are, so it may quote a few values; the network side never sees them.
+`consilium agent check` shows it where the data are and may quote a few values; `consilium agent doctor`, on the
+network side, gets the findings alone, which name files, columns and counts.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
-from rich.console import Console
-from rich.markup import escape
+import numpy as np
 
+from silo_agent.disk import FreeBytes, check_disk, free_bytes
+from silo_agent.findings import Check, Finding, Status, failed, in_turn, ok, warning
 from silo_agent.home import SiloHome
 from silo_agent.models.catalogue import build
+from silo_agent.models.gpu import cuda_devices
+from silo_agent.trainer.isolation import Isolation, Mode
 from silo_agent.trainer.private_data import PrivateData, load_private
 from silo_agent.trainer.schema_check import check
-from silo_agent.trainer.settings import read_settings
-from wire.errors import ConfigurationError
+from silo_agent.trainer.settings import SiloSettings, read_settings
+from wire.errors import ConsiliumError
 from wire.public_content import inspect
 from wire.task import TaskDefinition
 
 
-def rehearse(home: SiloHome, public_file: Path | None, console: Console) -> None:
-    """Reads silo.yaml, the data and the learner, and compares with public sets; raises on a misfit."""
-    settings = read_settings(home.settings_file)
-    console.print(f"[green]ok[/]  {home.settings_file}")
-    private = load_private(settings.data, home.settings_file.parent)
-    unit = "patient" if settings.data.patient_id else "row"
-    console.print(
-        f"[green]ok[/]  private data: {private.rows} rows; the unit of privacy is the {unit}"
-    )
-    build(settings.model, classes=2, row_shape=(1,), seed=settings.seed)
-    console.print(f"[green]ok[/]  learner {settings.model.name}")
-    failed = 0
-    for label, path, labels in _public_sets(home, public_file):
-        _, schema = inspect(path)
-        misfits = check(private, schema, labels or _labels_in(private))
-        for misfit in misfits:
-            mark = "[red]failed[/]" if misfit.fatal else "[yellow]note[/]"
-            text = escape(f"{label}: {misfit.sentence} {misfit.private_detail}")
-            console.print(f"{mark}  {text}")
-        failed += any(misfit.fatal for misfit in misfits)
-        if not misfits:
-            console.print(f"[green]ok[/]  {label}: the private data fit")
-    if failed:
-        raise ConfigurationError(
-            "The private data do not fit.", "Correct the data or silo.yaml as said above."
+class Rehearsal:
+    """Looks at silo.yaml, the data and the learner as a task would, and trains nothing."""
+
+    def __init__(
+        self,
+        home: SiloHome,
+        public_file: Path | None = None,
+        *,
+        isolation: Isolation | None = None,
+        free: FreeBytes = free_bytes,
+    ) -> None:
+        """`isolation` is how this process gave up the network, if it did."""
+        self._home = home
+        self._public_file = public_file
+        self._isolation = isolation
+        self._free = free
+        self._settings: SiloSettings
+        self._private: PrivateData
+        self.details: list[str] = []
+        """What belongs to the latest finding and may quote values: for the private side's screen only."""
+
+    def findings(self) -> Iterator[Finding]:
+        """In the order of need."""
+        if self._isolation is not None:
+            yield _isolated(self._isolation)
+        yield check_disk("trainer's disk", [self._home.trainer, self._home.exchange], 0, self._free)
+        blocked = ""
+        for finding in in_turn([("silo.yaml", self._read)]):
+            yield finding
+            blocked = "silo.yaml failed" if finding.status is Status.FAILED else ""
+        settled: list[tuple[str, Check]] = [("policy", self._policy), ("GPU", self._gpu)]
+        yield from in_turn(settled, blocked=blocked)
+        needing_data: list[tuple[str, Check]] = [
+            ("private data", self._load),
+            ("learner", self._build),
+            ("data schema", self._fit),
+        ]
+        yield from in_turn(needing_data, blocked=blocked)
+
+    def _read(self) -> Finding:
+        self._settings = read_settings(self._home.settings_file)
+        return ok("silo.yaml", f"{self._home.settings_file} is sound.")
+
+    def _policy(self) -> Finding:
+        return ok("policy", "; ".join(self._settings.policy.in_words()) + ".")
+
+    def _gpu(self) -> Finding:
+        found, model = cuda_devices(), self._settings.model
+        if found:
+            return ok("GPU", f"The driver reports {found}.")
+        if str(model.parameters.get("device", "")).startswith("cuda"):
+            return warning(
+                "GPU",
+                f"silo.yaml asks for device cuda and the driver reports no GPU; {model.name} may not start.",
+                "Set device to auto, or check the driver and that the container is given the GPU.",
+            )
+        return ok("GPU", f"None seen; {model.name} trains on the CPU.")
+
+    def _load(self) -> Finding:
+        data = self._settings.data
+        self._private = load_private(data, self._home.settings_file.parent)
+        unit = "patient" if data.patient_id else "row"
+        return ok("private data", f"{self._private.rows} rows; the unit of privacy is the {unit}.")
+
+    def _build(self) -> Finding:
+        features, settings = self._private.features, self._settings
+        shape = features.shape[1:] if isinstance(features, np.ndarray) else (1,)
+        try:
+            build(settings.model, classes=2, row_shape=tuple(shape), seed=settings.seed)
+        except ConsiliumError:
+            raise
+        except Exception as error:
+            # A learner of the hospital's own may fail in any way and say anything; its kind is enough.
+            return failed(
+                "learner",
+                f"Learner {settings.model.name} cannot be made ({type(error).__name__}).",
+                "Make it in a Python shell with the same parameters and see why.",
+            )
+        return ok("learner", f"{settings.model.name} can be made.")
+
+    def _fit(self) -> Finding:
+        unfit: list[str] = []
+        notes: list[str] = []
+        fitting: list[str] = []
+        self.details.clear()
+        for label, path, labels in self._public_sets():
+            _, schema = inspect(path)
+            misfits = check(self._private, schema, labels or _labels_in(self._private))
+            for misfit in misfits:
+                (unfit if misfit.fatal else notes).append(f"{label}: {misfit.sentence}")
+                if misfit.private_detail:
+                    self.details.append(f"{label}: {misfit.private_detail}")
+            if not any(misfit.fatal for misfit in misfits):
+                fitting.append(label)
+        if unfit:
+            return failed("data schema", " ".join(unfit), "Correct the data or silo.yaml.")
+        if not fitting:
+            return ok("data schema", "No task has been laid before this silo yet.")
+        return ok("data schema", " ".join([f"The private data fit {', '.join(fitting)}.", *notes]))
+
+    def _public_sets(self) -> list[tuple[str, Path, tuple[str, ...]]]:
+        """What to compare with: a file that was named, else the public set of every task seen so far."""
+        if self._public_file is not None:
+            return [(self._public_file.name, self._public_file, ())]
+        found = []
+        for path in sorted(self._home.tasks.glob("*/definition.json")):
+            definition = TaskDefinition.model_validate_json(path.read_text(encoding="utf-8"))
+            content = self._home.public_sets / definition.public_set
+            if content.exists():
+                found.append((f"task {definition.name}", content, definition.labels))
+        return found
+
+
+def _isolated(isolation: Isolation) -> Finding:
+    if isolation.mode is Mode.NONE:
+        return warning(
+            "isolation",
+            f"The trainer cannot be cut off from the network: {isolation.note}.",
+            "Allow user namespaces (kernel.unprivileged_userns_clone), or give the trainer a container without network.",
         )
+    return ok("isolation", f"The trainer {isolation.note}.")
 
 
 def _labels_in(private: PrivateData) -> tuple[str, ...]:
     """The labels that occur, where no task says which there should be."""
     return tuple(sorted({label for label in private.labels.to_pylist() if label}))
-
-
-def _public_sets(
-    home: SiloHome, public_file: Path | None
-) -> list[tuple[str, Path, tuple[str, ...]]]:
-    """What to compare with: a file that was named, else the public set of every task seen so far."""
-    if public_file is not None:
-        return [(public_file.name, public_file, ())]
-    found = []
-    for path in sorted((home.trainer / "tasks").glob("*/definition.json")):
-        definition = TaskDefinition.model_validate_json(path.read_text(encoding="utf-8"))
-        content = home.public_sets / definition.public_set
-        if content.exists():
-            found.append((f"task {definition.name}", content, definition.labels))
-    return found

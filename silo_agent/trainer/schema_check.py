@@ -284,8 +284,8 @@ def _labels(private: PrivateData, labels: Sequence[str]) -> Iterator[Misfit]:
         yield Misfit(f"The label {name} is empty in {_count(empty)}.")
     if len(unknown):
         yield Misfit(
-            f"The label {name} has {_distinct(unknown, 'value', 'values')} outside the task's label space ({listed(labels)}), in {_count(len(unknown))}.",
-            _examples(name, unknown),
+            f"The label {name} has {_distinct(unknown, 'value', 'values')} outside the task's label space, in {_count(len(unknown))}.",
+            f"{_examples(name, unknown)}; the task has {listed(labels)}",
         )
 
 

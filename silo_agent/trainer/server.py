@@ -6,7 +6,7 @@ import asyncio
 import functools
 import signal
 from collections.abc import Awaitable, Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 import grpc
@@ -14,22 +14,27 @@ import structlog
 from pydantic import ValidationError
 
 from silo_agent.home import SiloHome
+from silo_agent.trainer.approval import Consent
+from silo_agent.trainer.approval_record import ApprovalRecord
 from silo_agent.trainer.isolation import Isolation
 from silo_agent.trainer.session import Session, open_session
 from silo_agent.trainer.settings import SiloSettings, read_settings
+from silo_agent.trainer.task_folder import TaskFolder
 from wire import __version__
 from wire.chunks import SOCKET_MESSAGE_BYTES
 from wire.configuration import explain
-from wire.consilium.v1 import trainer_pb2, trainer_pb2_grpc
+from wire.consilium.v1 import task_pb2, trainer_pb2, trainer_pb2_grpc
+from wire.crash_points import crash_point
 from wire.errors import (
     CONTENT_CORRUPT,
     NOT_PREPARED,
+    ROUND_BEYOND_TASK,
     TASK_INVALID,
     TRAINING_FAILED,
     ConsiliumError,
     Refusal,
 )
-from wire.files import digest_of
+from wire.files import digest_of, discard_unfinished
 from wire.public_file import PublicSetFolder
 from wire.schema import SetSchema
 from wire.task import TaskDefinition
@@ -68,10 +73,13 @@ def _answering(
 class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
     """The private side. One training at a time; calls are answered while it runs."""
 
-    def __init__(self, home: SiloHome, settings: SiloSettings, isolation: Isolation) -> None:
+    def __init__(
+        self, home: SiloHome, settings: SiloSettings, isolation: Isolation, consent: Consent
+    ) -> None:
         self._home = home
         self._settings = settings
         self._isolation = isolation
+        self._consent = consent
         self._public_sets = PublicSetFolder(home.public_sets)
         self._sessions: dict[str, Session] = {}
         self._training = asyncio.Lock()
@@ -88,14 +96,19 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
         )
 
     @_answering
+    async def Propose(
+        self, request: trainer_pb2.ProposeRequest, context: Any
+    ) -> trainer_pb2.ProposeResponse:
+        """Keeps the definition for a person to read, and refuses it until it is approved."""
+        definition = self._proposed(request.definition)
+        return trainer_pb2.ProposeResponse(task_digest=definition.digest)
+
+    @_answering
     async def Prepare(
         self, request: trainer_pb2.PrepareRequest, context: Any
     ) -> trainer_pb2.PrepareResponse:
         """Checks the private data against the task; trusts neither the definition nor the file."""
-        try:
-            definition = TaskDefinition.from_proto(request.definition)
-        except ValidationError as error:
-            raise Refusal(TASK_INVALID, why=explain(error, TaskDefinition)) from None
+        definition = self._proposed(request.definition)
         if definition.digest in self._sessions:
             return trainer_pb2.PrepareResponse(task_digest=definition.digest)
         async with self._training:
@@ -113,8 +126,18 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
     ) -> trainer_pb2.VoteResponse:
         """Trains, votes, keeps the ballot, hands it out."""
         session = self._session(request.task_digest)
+        definition = session.definition
+        if not 1 <= request.round <= definition.rounds.max_rounds:
+            rounds = definition.rounds.max_rounds
+            raise Refusal(
+                ROUND_BEYOND_TASK, task=definition.name, rounds=rounds, round=request.round
+            )
         async with self._training:
+            self._consent.require(definition)
             ballot = await asyncio.to_thread(session.vote, request.round, _labels(request))
+        # Training may take hours: what was withdrawn meanwhile stays here.
+        self._consent.require(definition)
+        context.add_done_callback(lambda _: crash_point("ballot-handed-over"))
         return trainer_pb2.VoteResponse(encoding=session.shape.encoding.to_proto(), data=ballot)
 
     @_answering
@@ -124,9 +147,24 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
         """Trains the final model and keeps it."""
         session = self._session(request.task_digest)
         async with self._training:
+            self._consent.require(session.definition)
             await asyncio.to_thread(session.finish, request.consensus.round, _labels(request))
         log.info("model_kept", task=session.definition.name)
         return trainer_pb2.FinishResponse()
+
+    def _proposed(self, message: task_pb2.TaskDefinition) -> TaskDefinition:
+        """A sound definition, kept whether or not it is approved; raises unless it is."""
+        try:
+            definition = TaskDefinition.from_proto(message)
+        except ValidationError as error:
+            raise Refusal(TASK_INVALID, why=explain(error, TaskDefinition)) from None
+        if definition.rows < 1:
+            raise Refusal(TASK_INVALID, why="its public set has no rows")
+        # Refuses what is no digest: a person reads it, and the policy compares it.
+        self._public_sets.path(definition.public_set)
+        TaskFolder(self._home.tasks, definition.digest).keep_definition(definition)
+        self._consent.require(definition)
+        return definition
 
     def _open(
         self, definition: TaskDefinition, schema: SetSchema
@@ -140,7 +178,7 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
             path,
             self._settings,
             self._home.settings_file.parent,
-            self._home.trainer / "tasks",
+            self._home.tasks,
         )
         for misfit in misfits:
             log.warning(
@@ -162,6 +200,7 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
 async def serve(home: SiloHome, isolation: Isolation) -> None:
     """Serves on the home's socket until SIGTERM or SIGINT; a training under way is finished first."""
     settings = read_settings(home.settings_file)
+    discard_unfinished(home.tasks)
     home.exchange.mkdir(parents=True, exist_ok=True)
     home.socket.unlink(missing_ok=True)
     server = grpc.aio.server(
@@ -170,8 +209,9 @@ async def serve(home: SiloHome, isolation: Isolation) -> None:
             ("grpc.max_send_message_length", SOCKET_MESSAGE_BYTES),
         ]
     )
+    consent = Consent(home.settings_file, ApprovalRecord(home.approvals), lambda: datetime.now(UTC))
     trainer_pb2_grpc.add_TrainerServiceServicer_to_server(
-        TrainerServicer(home, settings, isolation), server
+        TrainerServicer(home, settings, isolation, consent), server
     )
     server.add_insecure_port(f"unix:{home.socket}")
     await server.start()

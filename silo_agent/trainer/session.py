@@ -17,6 +17,7 @@ from silo_agent.trainer.schema_check import Misfit, check, prepare
 from silo_agent.trainer.settings import SiloSettings
 from silo_agent.trainer.task_folder import TaskFolder
 from wire.ballot import BallotShape, pack, unpack
+from wire.crash_points import crash_point
 from wire.schema import SetSchema
 from wire.task import TaskDefinition
 
@@ -43,16 +44,21 @@ class Session:
         held = self.folder.ballot(number)
         if held is not None:
             return held
+        crash_point("vote-asked")
         learner = self._learner(number, consensus)
         ballot = pack(np.asarray(learner.predict(self.training.public)), self.shape)
+        crash_point("ballot-made")
         self.folder.keep_ballot(number, ballot)
+        crash_point("ballot-kept")
         return ballot
 
     def finish(self, number: int, consensus: bytes | None) -> None:
         """Trains once more on the final consensus, that of round `number`, and keeps the model."""
         if self.folder.model_path() is None:
             learner = self._learner(number + 1, consensus)
+            crash_point("model-trained")
             self.folder.keep_model(HomeModel(self.encoder, learner, self.definition.labels))
+            crash_point("model-kept")
 
     def _learner(self, number: int, consensus: bytes | None) -> AnyLearner:
         # A trainer killed after the state was kept, but before the ballot was, must not train twice.
@@ -61,8 +67,10 @@ class Session:
             return held
         labels = None if consensus is None else unpack(consensus, self.shape.as_index())
         learner = self.training.fit(number, labels, self.folder.latest_learner(number))
+        crash_point("learner-trained")
         if isinstance(learner, IterativeLearner):
             self.folder.keep_learner(number, learner)
+            crash_point("learner-kept")
         return learner
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict
 
 from silo_agent.models.catalogue import LearnerSpec
+from silo_agent.trainer.policy import Policy
 from silo_agent.trainer.private_data import DataSettings
 from wire.configuration import read_yaml
 
@@ -21,6 +22,8 @@ class SiloSettings(BaseModel):
     """A learner's name, or `{name: …, parameters: {…}}`; `package.module:Class` for your own."""
     seed: int = 0
     """Makes training repeatable; it does not influence privacy."""
+    policy: Policy = Policy()
+    """Which tasks may be trained for and voted in, and who accepts them."""
 
 
 def read_settings(path: Path) -> SiloSettings:

@@ -25,6 +25,11 @@ class TaskFolder:
         if not path.exists():
             write_atomically(path, definition.canonical().encode())
 
+    def rounds_voted(self) -> tuple[int, ...]:
+        """The rounds for which a ballot was made."""
+        names = sorted(path.stem for path in self._folder.glob("ballot-*.bin"))
+        return tuple(int(name.removeprefix("ballot-")) for name in names)
+
     def ballot(self, number: int) -> bytes | None:
         """The ballot of a round, if it was cast before."""
         path = self._ballot_path(number)
@@ -67,19 +72,22 @@ class TaskFolder:
         return self._folder / f"learner-{number:06d}.joblib"
 
 
+def seen_tasks(root: Path) -> list[TaskDefinition]:
+    """Every definition ever laid before this silo, oldest first."""
+    paths = sorted(root.glob("*/definition.json"), key=lambda path: path.stat().st_mtime)
+    return [TaskDefinition.model_validate_json(path.read_text("utf-8")) for path in paths]
+
+
 def find_task(root: Path, name: str) -> TaskFolder:
-    """The folder of the task called `name`, the newest if several definitions had that name."""
-    found: list[tuple[float, str]] = []
-    for path in root.glob("*/definition.json"):
-        definition = TaskDefinition.model_validate_json(path.read_text(encoding="utf-8"))
-        if definition.name == name:
-            found.append((path.stat().st_mtime, path.parent.name))
+    """The folder of the task called `name`; of several definitions the newest, with a model if one has."""
+    digests = [task.digest for task in seen_tasks(root) if task.name == name]
+    found = [TaskFolder(root, digest) for digest in reversed(digests)]
     if not found:
         raise ConfigurationError(
-            f"This silo has never taken part in a task called {name}.",
-            "See what it has voted on with `consilium agent traffic`.",
+            f"This silo has never heard of a task called {name}.",
+            "See the tasks laid before it with `consilium agent tasks`.",
         )
-    return TaskFolder(root, max(found)[1])
+    return next((folder for folder in found if folder.model_path()), found[0])
 
 
 def _dump(value: Any) -> bytes:
