@@ -15,20 +15,27 @@ from prometheus_client import CollectorRegistry
 
 from coordinator.cli.connection import AdminLink
 from silo_agent.agent import Agent
+from silo_agent.audit import AuditLog
+from silo_agent.clock import ComparedClock
 from silo_agent.coordinator_link import CoordinatorLink
-from silo_agent.enrolment import join
 from silo_agent.home import SiloHome
 from silo_agent.metrics import AgentMetrics
-from silo_agent.traffic import Traffic
+from silo_agent.renewal import Renewal
 from silo_agent.trainer_link import TrainerLink
 from wire.ballot import BallotShape, pack
 from wire.consilium.v1 import admin_pb2, registry_pb2, task_pb2, trainer_pb2
+from wire.enrolment import join
 from wire.identity import IdentityFiles
 from wire.logs import configure_logs
 from wire.public_file import PublicSetFolder
+from wire.task import TaskDefinition
 
 PROCESSES = 2
 """Processes the silos are spread over."""
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
 
 
 async def enrol(link: AdminLink, folder: Path, silos: int) -> list[Path]:
@@ -38,7 +45,7 @@ async def enrol(link: AdminLink, folder: Path, silos: int) -> list[Path]:
         request = admin_pb2.RegisterSiloRequest(name=home.name)
         request.token_lifetime.FromSeconds(600)
         token = (await link.admin.RegisterSilo(request)).join_token
-        await join(token, SiloHome(home).identity, lambda: datetime.now(UTC))
+        await join(token, SiloHome(home).identity, _now)
     return homes
 
 
@@ -54,6 +61,10 @@ class ReadyTrainer(TrainerLink):
     async def wait_ready(self) -> trainer_pb2.DescribeResponse:
         """There at once."""
         return trainer_pb2.DescribeResponse()
+
+    async def propose(self, definition: task_pb2.TaskDefinition) -> str:
+        """Every task is approved."""
+        return TaskDefinition.from_proto(definition).digest
 
     async def prepare(
         self, definition: task_pb2.TaskDefinition, public: registry_pb2.PublicSet
@@ -99,13 +110,18 @@ def _run_agents(homes: Sequence[Path], seed: int, shape: BallotShape) -> None:
                 home = SiloHome(root)
                 data = pack(random.integers(0, shape.classes, shape.rows), shape)
                 ballot = trainer_pb2.VoteResponse(encoding=shape.encoding.to_proto(), data=data)
+                link = CoordinatorLink(IdentityFiles.load(home.identity))
+                metrics = AgentMetrics(CollectorRegistry())
+                clock = ComparedClock(_now, metrics.clock_skew)
                 agent = Agent(
-                    CoordinatorLink(IdentityFiles.load(home.identity)),
+                    link,
                     ReadyTrainer(ballot),
                     PublicSetFolder(home.public_sets),
-                    Traffic(home.agent / "traffic.jsonl"),
-                    AgentMetrics(CollectorRegistry()),
-                    instance=root.name,
+                    AuditLog(home.agent, _now),
+                    metrics,
+                    root.name,
+                    Renewal(link, metrics, clock),
+                    clock,
                 )
                 agents.create_task(agent.run())
 

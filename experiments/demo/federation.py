@@ -15,10 +15,11 @@ from coordinator.translation import duration
 from experiments.demo.hospitals import HOSPITALS, LABELS, Cohorts, Hospital, furnish
 from experiments.demo.live import Step, View
 from experiments.demo.processes import DemoFailed, Processes, free_ports, until
+from silo_agent.audit import movements
 from silo_agent.coordinator_link import CoordinatorLink
 from silo_agent.home import SiloHome
 from silo_agent.together import together
-from silo_agent.traffic import Direction, Movement, Traffic
+from silo_agent.traffic import Direction, Movement
 from silo_agent.trainer.task_folder import find_task
 from silo_agent.trainer_link import TrainerLink
 from wire.ballot import Labels, unpack
@@ -106,10 +107,7 @@ class Federation:
             public_file=self._coordinator.public_sets / definition.public_set,
             homes=self._homes,
             models=models,
-            traffic={
-                name: tuple(Traffic(home.agent / "traffic.jsonl").movements())
-                for name, home in self._homes.items()
-            },
+            traffic={name: tuple(movements(home.agent)) for name, home in self._homes.items()},
             isolation=self._isolation,
         )
 

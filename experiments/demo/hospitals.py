@@ -99,6 +99,7 @@ def furnish(folder: Path, hospital: Hospital, rows: pd.DataFrame, seed: int) -> 
         },
         "model": hospital.learner,
         "seed": seed,
+        "policy": {"approve": "within_limits", "max_rounds": 1000, "min_silos": len(HOSPITALS)},
     }
     text = yaml.safe_dump(settings, sort_keys=False)
     (folder / "silo.yaml").write_text(text, encoding="utf-8")
