@@ -3,9 +3,11 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 SEED ?= 1
+SILOS ?= 20
+ROUNDS ?= 200
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint protos bench clean
+.PHONY: help demo test test-system lint protos bench soak clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -24,8 +26,18 @@ $(VENV)/.dev: pyproject.toml
 demo: $(VENV)/.demo ## Five hospitals, five learners, one federation on this machine (SEED=1)
 	$(BIN)/consilium demo --seed $(SEED)
 
-test: $(VENV)/.dev ## Every test that needs nothing but Python packages
+# It wants an older cryptography than ours, hence an environment of its own.
+$(VENV)/sslyze/.done: $(VENV)/.dev
+	@test -x $(VENV)/sslyze/bin/python || $(BIN)/python -m venv $(VENV)/sslyze
+	$(VENV)/sslyze/bin/pip install --quiet --disable-pip-version-check 'sslyze>=6.3,<7'
+	@touch $@
+
+test: $(VENV)/.dev $(VENV)/sslyze/.done ## Every test that needs nothing but Python packages
 	$(BIN)/python -m pytest
+
+test-system: $(VENV)/.dev ## Tests against programs of the system; installs them with apt (Debian, as root)
+	@command -v tinyproxy >/dev/null || { apt-get update -qq && apt-get install -qq --yes --no-install-recommends tinyproxy; }
+	$(BIN)/python -m pytest tests/system
 
 lint: $(VENV)/.dev ## ruff, mypy --strict, import contracts, buf lint, fresh stubs
 	$(BIN)/ruff format --check .
@@ -41,6 +53,9 @@ protos: $(VENV)/.dev ## Generate wire/consilium from protos/
 bench: $(VENV)/.dev ## Tally, ballot sizes, round overhead, memory: ratios measured in one run
 	$(BIN)/python -m experiments.bench
 
+soak: $(VENV)/.demo ## Kill, cut off and slow down a federation for 200 rounds, five minutes (SILOS, ROUNDS, SEED)
+	$(BIN)/python -m experiments.soak --silos $(SILOS) --rounds $(ROUNDS) --seed $(SEED)
+
 clean: ## Remove the environment and everything built
-	rm -rf $(VENV) build dist *.egg-info demo-report .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) build dist *.egg-info demo-report soak-report .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -26,10 +26,11 @@ from service import Service, eventually, free_port
 from coordinator.cli.connection import AdminLink, admin_link
 from coordinator.cli.coordinator import init
 from coordinator.cli.public_set import add
-from silo_agent.enrolment import join
+from silo_agent.audit import movements
 from silo_agent.home import SiloHome
-from silo_agent.traffic import Movement, Traffic
+from silo_agent.traffic import Movement
 from wire.consilium.v1 import admin_pb2, task_pb2
+from wire.enrolment import join
 from wire.identity import IdentityFiles
 from wire.task import TaskDefinition
 
@@ -85,13 +86,18 @@ class Silo:
 
     def movements(self) -> list[Movement]:
         """What left it and what came."""
-        return list(Traffic(self.home.agent / "traffic.jsonl").movements())
+        return movements(self.home.agent)
 
 
 def silo_settings(silo: Silo, model: object = None) -> dict[str, object]:
     """silo.yaml: by default a tree behind the silo's gate."""
     gated = {"name": "learners:GatedTree", "parameters": {"gate": str(silo.gate)}}
-    return {"data": {"path": "data.csv", "label": "diagnosis"}, "model": model or gated, "seed": 7}
+    return {
+        "data": {"path": "data.csv", "label": "diagnosis"},
+        "model": model or gated,
+        "seed": 7,
+        "policy": {"approve": "within_limits", "max_rounds": 100_000},
+    }
 
 
 def patients(rows: int, seed: int) -> pd.DataFrame:

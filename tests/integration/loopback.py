@@ -45,7 +45,7 @@ class Consortium:
         key = new_key()
         request = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([]))
         request_pem = request.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM)
-        return IssuedKey(key_pem(key), self.authority.issue_silo(request_pem, name, DAY, at))
+        return IssuedKey(key_pem(key), self.authority.issue(request_pem, role, name, DAY, at))
 
     def files(self, issued: IssuedKey, name: str) -> IdentityFiles:
         """The folder of someone who trusts this consortium and holds `issued`."""

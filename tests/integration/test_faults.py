@@ -189,7 +189,7 @@ def test_below_the_quorum_a_round_is_extended_then_paused_and_goes_on_when_resum
     assert first.keys() == {(1, "north")}
 
     south.open_gate()
-    south.agent.until("ballot_refused", task="trial", round=1)
+    south.agent.until("task_delayed", task="trial", code="TASK_NOT_RUNNING")
     live.resume("trial")
 
     assert list(live.until_finished("trial").history[0].voted) == ["north", "south"]
@@ -248,4 +248,4 @@ def test_private_data_that_do_not_fit_are_explained_and_nothing_leaves(live: Fed
     assert "lost.csv" in lost["sentence"]
     assert live.ballots("trial").keys() == {(1, "north")}
     for silo in (south, west):
-        assert {move.kind for move in silo.movements()} <= {Kind.PUBLIC_SET}
+        assert {move.kind for move in silo.movements()} <= {Kind.PUBLIC_SET, Kind.APPROVAL}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import AsyncIterator, Callable, Iterable
+from datetime import timedelta
 
 import grpc
 import grpc.aio
@@ -240,6 +241,45 @@ class TestEveryKindOfMethod:
         assert not served
 
 
+class TestExpiry:
+    """TLS looks at a certificate when a connection begins; it may run out while the connection lasts."""
+
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_a_certificate_that_has_run_out_makes_no_further_call(
+        self, consortium: Consortium, kind: str
+    ) -> None:
+        later = consortium.now + 2 * DAY
+        gate = Gate(
+            ECHO_TABLE,
+            consortium.admit,
+            lambda *refusal: consortium.refused.append(refusal),
+            clock=lambda: later,
+        )
+        silo = consortium.member(Role.SILO, "hospital-a")
+
+        async def scenario() -> ConsiliumError:
+            async with consortium.serving(Echo().register, gate=gate) as address:
+                return await refusal_of(address, silo, kind)
+
+        assert asyncio.run(scenario()).code == "CERTIFICATE_EXPIRED"
+        assert consortium.refused == [("CERTIFICATE_EXPIRED", f"/{ECHO}/{kind}")]
+        assert not consortium.admitted
+
+    def test_a_stream_ends_with_its_certificate(self, consortium: Consortium) -> None:
+        silo = consortium.member(Role.SILO, "hospital-a")
+        nearly = silo.certificate.not_after - timedelta(milliseconds=50)
+        gate = Gate(ECHO_TABLE, consortium.admit, lambda *_: None, clock=lambda: nearly)
+
+        async def forever(context: object) -> None:
+            await asyncio.Event().wait()
+
+        async def scenario() -> ConsiliumError:
+            async with consortium.serving(Echo(forever).register, gate=gate) as address:
+                return await refusal_of(address, silo, "unary_stream")
+
+        assert asyncio.run(scenario()).code == "CERTIFICATE_EXPIRED"
+
+
 class TestRefusedUploads:
     """grpc/grpc#36066: a client that still sends when the call ends loses the reason."""
 
@@ -272,15 +312,15 @@ class TestRefusedUploads:
     def test_an_upload_without_end_is_cut_off(
         self, consortium: Consortium, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("coordinator.gate._PATIENCE_MESSAGES", 5)
-        monkeypatch.setattr("coordinator.gate._PATIENCE_SECONDS", 600)
+        monkeypatch.setattr("coordinator.upload._PATIENCE_MESSAGES", 5)
+        monkeypatch.setattr("coordinator.upload._PATIENCE_SECONDS", 600)
         codes = self.upload(consortium, itertools.repeat(b"x"), times=1)
         assert codes <= {ROUND_CLOSED.status, grpc.StatusCode.INTERNAL}
 
     def test_a_client_that_stops_sending_is_not_waited_for_long(
         self, consortium: Consortium, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("coordinator.gate._PATIENCE_SECONDS", 0.05)
+        monkeypatch.setattr("coordinator.upload._PATIENCE_SECONDS", 0.05)
         silo = consortium.member(Role.SILO, "hospital-a")
 
         def act(context: object) -> None:

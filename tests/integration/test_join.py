@@ -15,9 +15,9 @@ from cryptography import x509
 from loopback import DAY, Consortium, Heart, beat
 
 from coordinator.gate import ENROLMENT_TABLE
-from silo_agent.enrolment import EnrolledIdentity, join
 from wire.channels import secure_channel
-from wire.consilium.v1 import enrolment_pb2, enrolment_pb2_grpc
+from wire.consilium.v1 import enrolment_pb2, enrolment_pb2_grpc, identity_pb2
+from wire.enrolment import EnrolledIdentity, join
 from wire.errors import (
     AUTHORITY_MISMATCH,
     MESSAGE_MALFORMED,
@@ -51,9 +51,10 @@ class Enrolment(enrolment_pb2_grpc.EnrolmentServiceServicer):
         request_pem = request.certificate_request_pem.encode()
         authority, now = self.consortium.authority, self.consortium.now
         answer = Answer(
-            silo=self.name,
+            name=self.name,
+            role=identity_pb2.MEMBER_ROLE_SILO,
             consortium=authority.consortium,
-            certificate_pem=authority.issue_silo(request_pem, self.name, DAY, now).decode(),
+            certificate_pem=authority.issue(request_pem, Role.SILO, self.name, DAY, now).decode(),
             authorities_pem=authority.certificate_pem.decode(),
             coordinator_address="localhost:7443",
         )
@@ -68,6 +69,7 @@ def token_for(consortium: Consortium, address: str) -> JoinToken:
     return JoinToken.issue(
         address,
         "rhine-clinics",
+        Role.SILO,
         "hospital-a",
         consortium.now + DAY,
         consortium.authority.certificate,

@@ -24,10 +24,19 @@ from wire.channels import (
     secure_channel,
     translated,
 )
-from wire.consilium.v1 import admin_pb2, registry_pb2, rounds_pb2, rounds_pb2_grpc
+from wire.consilium.v1 import (
+    admin_pb2,
+    identity_pb2,
+    registry_pb2,
+    rounds_pb2,
+    rounds_pb2_grpc,
+)
+from wire.dialling import split_address
 from wire.errors import (
     CERTIFICATE_EXPIRED,
     CERTIFICATE_NOT_YET_VALID,
+    CLOCK_SKEW,
+    PROXY_REFUSED,
     SERVER_UNTRUSTED,
     TLS_REFUSED,
     UNREACHABLE,
@@ -38,7 +47,8 @@ from wire.errors import (
 )
 from wire.grpc_log import HandshakeLog, HandshakeRefusal, handshakes_are_logged
 from wire.identity import IdentityFiles, Role
-from wire.tls_diagnosis import diagnose, split_address
+from wire.proxy import Proxy
+from wire.tls_diagnosis import diagnose
 
 ONCE = RetryPolicy(attempts=2, first_pause_seconds=0.01, longest_pause_seconds=0.01)
 SCRIPT_TIMEOUT = 30
@@ -207,15 +217,15 @@ class TestWhatIsWrongThere:
         assert heart.calls == 0
 
     @pytest.mark.parametrize(
-        ("hosts", "shift", "word"),
+        ("hosts", "shift", "fault", "word"),
         [
-            (["elsewhere.example.org"], timedelta(0), "not for the name localhost"),
-            (["localhost"], -2 * DAY, "expired"),
-            (["localhost"], +2 * DAY, "not valid yet"),
+            (["elsewhere.org"], timedelta(0), SERVER_UNTRUSTED, "not for the name localhost"),
+            (["localhost"], -2 * DAY, CLOCK_SKEW, "has expired since"),
+            (["localhost"], +2 * DAY, CLOCK_SKEW, "is not valid before"),
         ],
     )
     def test_a_server_with_the_wrong_name_or_time_is_told_apart(
-        self, consortium: Consortium, hosts: list[str], shift: timedelta, word: str
+        self, consortium: Consortium, hosts: list[str], shift: timedelta, fault: Fault, word: str
     ) -> None:
         silo = consortium.member(Role.SILO, "hospital-a")
         server = consortium.authority.issue_server(hosts, DAY, consortium.now + shift)
@@ -224,7 +234,20 @@ class TestWhatIsWrongThere:
             async with consortium.serving(Heart().register, server=server) as address:
                 return await failure(address, silo, consortium.now)
 
-        assert_is(asyncio.run(scenario()), SERVER_UNTRUSTED, word)
+        assert_is(asyncio.run(scenario()), fault, word)
+
+    def test_a_certificate_that_is_untimely_here_only_tells_of_a_wrong_clock(
+        self, consortium: Consortium
+    ) -> None:
+        silo = consortium.member(Role.SILO, "hospital-a")
+
+        async def scenario(now: datetime) -> Refusal | None:
+            async with consortium.serving(Heart().register) as address:
+                return await asyncio.to_thread(diagnose, address, silo, now=now)
+
+        for shift in (-DAY, +2 * DAY):
+            error = asyncio.run(scenario(consortium.now + shift))
+            assert_is(error, CLOCK_SKEW, "accepts a certificate that is not valid here")
 
     def test_a_coordinator_that_no_longer_trusts_our_authority(
         self, consortium: Consortium, stranger: Consortium
@@ -292,7 +315,8 @@ class TestWhatIsWrongThere:
 
 class TestRetries:
     def test_every_listed_call_exists(self) -> None:
-        files = (admin_pb2.DESCRIPTOR, registry_pb2.DESCRIPTOR, rounds_pb2.DESCRIPTOR)
+        modules = (admin_pb2, identity_pb2, registry_pb2, rounds_pb2)
+        files = [module.DESCRIPTOR for module in modules]
         services = {
             service.full_name: set(service.methods_by_name)
             for file in files
@@ -347,11 +371,11 @@ class TestProxies:
             tunnels: list[str] = []
             async with consortium.serving(Heart().register) as address:
                 async with connect_proxy(tunnels) as proxy:
-                    proxy = f"http://ada:pass%40word@{proxy}"
-                    async with secure_channel(address, silo, proxy=proxy) as channel:
+                    via = Proxy.parse(f"http://ada:pass%40word@{proxy}")
+                    async with secure_channel(address, silo, proxy=via) as channel:
                         await beat(channel)
                     found = await asyncio.to_thread(
-                        diagnose, address, silo, now=consortium.now, proxy=proxy
+                        diagnose, address, silo, now=consortium.now, proxy=via
                     )
                     assert found is None
                 assert [line.split()[1] for line in tunnels] == [address, address]
@@ -368,10 +392,37 @@ class TestProxies:
                 connect_proxy([]) as proxy,
             ):
                 return await asyncio.to_thread(
-                    diagnose, address, silo, now=consortium.now, proxy=f"http://{proxy}"
+                    diagnose,
+                    address,
+                    silo,
+                    now=consortium.now,
+                    proxy=Proxy.parse(f"http://{proxy}"),
                 )
 
-        assert_is(asyncio.run(scenario()), UNREACHABLE, "the proxy", "407")
+        refusal = asyncio.run(scenario())
+        assert_is(refusal, PROXY_REFUSED, "The proxy 127.0.0.1:", "407")
+        assert refusal is not None
+        assert "a user and a password" in refusal.hint
+
+    def test_no_proxy_in_the_environment_does_not_go_round_it(
+        self, consortium: Consortium, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        silo = consortium.member(Role.SILO, "hospital-a")
+        for name in ("no_proxy", "no_grpc_proxy"):
+            monkeypatch.setenv(name, "localhost")
+
+        async def scenario() -> list[str]:
+            tunnels: list[str] = []
+            async with (
+                consortium.serving(Heart().register) as address,
+                connect_proxy(tunnels) as proxy,
+            ):
+                via = Proxy.parse(f"http://ada:pass%40word@{proxy}")
+                async with secure_channel(address, silo, proxy=via) as channel:
+                    await beat(channel)
+            return tunnels
+
+        assert len(asyncio.run(scenario())) == 1
 
     def test_a_proxy_left_in_the_environment_is_ignored(
         self, consortium: Consortium, monkeypatch: pytest.MonkeyPatch

@@ -18,7 +18,6 @@ from service import eventually
 
 from coordinator.authority import Authority
 from silo_agent.coordinator_link import CoordinatorLink
-from silo_agent.enrolment import join
 from silo_agent.trainer_link import TrainerLink
 from wire.ballot import BallotShape, Encoding, digest, pack
 from wire.channels import MAX_MESSAGE_BYTES, enrolment_channel, secure_channel, translated
@@ -31,6 +30,7 @@ from wire.consilium.v1 import (
     rounds_pb2_grpc,
     trainer_pb2,
 )
+from wire.enrolment import join
 from wire.errors import (
     BALLOT_CONFLICT,
     BALLOT_DIGEST,
@@ -316,7 +316,7 @@ def test_a_token_is_for_one_key_and_a_name_for_one_silo(live: Federation, tmp_pa
 
     first = redeem("one")
     assert "east" in refused(TOKEN_USED, lambda: redeem("two")).sentence
-    assert JoinToken.parse(token).silo == "east"
+    assert JoinToken.parse(token).name == "east"
     assert IdentityFiles.load(tmp_path / "one").certificate.fingerprint == first
     assert (
         "already registered (active)"

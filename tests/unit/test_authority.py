@@ -64,7 +64,7 @@ class TestAuthority:
             [x509.UniformResourceIdentifier("spiffe://rhine-clinics/admin/root")]
         )
         key = new_key()
-        pem = authority.issue_silo(request_pem(key, "root", wish), "hospital-a", MONTH, NOW)
+        pem = authority.issue(request_pem(key, "root", wish), Role.SILO, "hospital-a", MONTH, NOW)
         issued = x509.load_pem_x509_certificate(pem)
         assert read_certificate(pem).identity == Identity("rhine-clinics", Role.SILO, "hospital-a")
         assert issued.public_key() == key.public_key()
@@ -74,7 +74,7 @@ class TestAuthority:
         self, authority: Authority
     ) -> None:
         wish = x509.BasicConstraints(ca=True, path_length=None)
-        pem = authority.issue_silo(request_pem(new_key(), extension=wish), "a", MONTH, NOW)
+        pem = authority.issue(request_pem(new_key(), extension=wish), Role.SILO, "a", MONTH, NOW)
         issued = x509.load_pem_x509_certificate(pem)
         assert not issued.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
         usage = issued.extensions.get_extension_for_class(x509.KeyUsage).value
@@ -93,7 +93,7 @@ class TestAuthority:
     def test_silos_and_admins_are_clients_and_servers_are_servers(
         self, authority: Authority
     ) -> None:
-        silo = authority.issue_silo(request_pem(new_key()), "a", MONTH, NOW)
+        silo = authority.issue(request_pem(new_key()), Role.SILO, "a", MONTH, NOW)
         assert usages(silo) == [ExtendedKeyUsageOID.CLIENT_AUTH]
         admin = authority.issue_admin("ada", MONTH, NOW)
         assert usages(admin.certificate_pem) == [ExtendedKeyUsageOID.CLIENT_AUTH]
@@ -143,7 +143,7 @@ class TestAuthority:
     def test_keys_that_grpc_can_use_are_signed(
         self, authority: Authority, key: CertificateIssuerPrivateKeyTypes
     ) -> None:
-        pem = authority.issue_silo(request_pem(key), "a", MONTH, NOW)
+        pem = authority.issue(request_pem(key), Role.SILO, "a", MONTH, NOW)
         assert x509.load_pem_x509_certificate(pem).public_key() == key.public_key()
 
     @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ class TestAuthority:
         self, authority: Authority, key: CertificateIssuerPrivateKeyTypes
     ) -> None:
         with pytest.raises(Refusal) as caught:
-            authority.issue_silo(request_pem(key), "a", MONTH, NOW)
+            authority.issue(request_pem(key), Role.SILO, "a", MONTH, NOW)
         assert caught.value.is_a(REQUEST_INVALID)
 
     def test_a_request_for_a_key_one_does_not_hold_is_refused(self, authority: Authority) -> None:
@@ -171,12 +171,12 @@ class TestAuthority:
         der[at : at + 64] = theirs.x.to_bytes(32, "big") + theirs.y.to_bytes(32, "big")
         forged = x509.load_der_x509_csr(bytes(der)).public_bytes(Encoding.PEM)
         with pytest.raises(Refusal, match="signature"):
-            authority.issue_silo(forged, "a", MONTH, NOW)
+            authority.issue(forged, Role.SILO, "a", MONTH, NOW)
 
     @pytest.mark.parametrize("text", [b"", b"nonsense", "ü".encode()])
     def test_garbage_is_a_refusal_and_not_a_crash(self, authority: Authority, text: bytes) -> None:
         with pytest.raises(Refusal) as caught:
-            authority.issue_silo(text, "a", MONTH, NOW)
+            authority.issue(text, Role.SILO, "a", MONTH, NOW)
         assert caught.value.is_a(REQUEST_INVALID)
 
     def test_an_impossible_name_is_refused(self, authority: Authority) -> None:

@@ -12,6 +12,7 @@ from wire.consilium.v1 import (
     admin_pb2,
     ballot_pb2,
     enrolment_pb2,
+    identity_pb2,
     registry_pb2,
     rounds_pb2,
     task_pb2,
@@ -24,6 +25,7 @@ FILES: list[FileDescriptor] = [
         admin_pb2,
         ballot_pb2,
         enrolment_pb2,
+        identity_pb2,
         registry_pb2,
         rounds_pb2,
         task_pb2,
@@ -33,6 +35,7 @@ FILES: list[FileDescriptor] = [
 
 # Every bytes field there is, with the reason it may exist. Floating point has no entry: there is none.
 ALLOWED_BYTES = {
+    "consilium.v1.Receipt.signature": "an ECDSA signature by the coordinator, about 71 bytes",
     "consilium.v1.CastBallotRequest.data": "packed hard labels, length fixed by the task",
     "consilium.v1.FetchConsensusResponse.data": "packed published labels, downwards only",
     "consilium.v1.FetchPublicSetResponse.data": "public data, downwards only",

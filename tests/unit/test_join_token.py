@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from coordinator.authority import Authority
 from wire.errors import TOKEN_MALFORMED, Refusal
+from wire.identity import Role
 from wire.join_token import JoinToken, secret_digest, secret_matches
 
 NOW = datetime(2031, 5, 6, 7, 8, 9, 123456, tzinfo=UTC)
@@ -26,6 +27,7 @@ def token(authority: Authority) -> JoinToken:
     return JoinToken.issue(
         "coordinator.example.org:7444",
         "rhine-clinics",
+        Role.SILO,
         "hospital-a",
         NOW + timedelta(days=1),
         authority.certificate,
@@ -41,6 +43,7 @@ def assert_malformed(line: str) -> None:
 def test_a_token_survives_the_trip_as_text(token: JoinToken, authority: Authority) -> None:
     arrived = JoinToken.parse(token.line)
     assert arrived == token
+    assert (arrived.role, arrived.name) == (Role.SILO, "hospital-a")
     assert arrived.expires_at == datetime(2031, 5, 7, 7, 8, 9, tzinfo=UTC)
     assert arrived.authority_pem == authority.certificate_pem
     assert arrived.authority_fingerprint == authority.fingerprint
@@ -86,7 +89,12 @@ def test_the_secret_is_not_shown_by_accident(token: JoinToken) -> None:
 
 def test_secrets_are_256_fresh_bits(authority: Authority, token: JoinToken) -> None:
     again = JoinToken.issue(
-        token.enrolment_address, token.consortium, token.silo, NOW, authority.certificate
+        token.enrolment_address,
+        token.consortium,
+        token.role,
+        token.name,
+        NOW,
+        authority.certificate,
     )
     assert len(bytes.fromhex(token.secret)) == 32
     assert again.secret != token.secret
@@ -102,5 +110,7 @@ def test_only_the_secret_itself_matches_its_digest(token: JoinToken) -> None:
 
 
 def test_a_token_for_an_impossible_name_is_malformed(authority: Authority, tmp_path: Path) -> None:
-    token = JoinToken.issue("host:1", "rhine-clinics", "../etc", NOW, authority.certificate)
+    token = JoinToken.issue(
+        "host:1", "rhine-clinics", Role.SILO, "../etc", NOW, authority.certificate
+    )
     assert_malformed(token.line)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -74,6 +76,17 @@ def test_what_a_killed_upload_left_is_swept_and_partial_downloads_stay(
         writer.append(CONTENT[:100])
     folder.discard_unfinished()
     assert held(folder) == [f".{DIGEST}.part"]
+
+
+def test_an_upload_that_another_coordinator_is_receiving_is_left_alone(
+    folder: PublicSetFolder,
+) -> None:
+    abandoned, under_way = folder.unfinished(), folder.unfinished()
+    for partial, touched in ((abandoned, 1000), (under_way, 3000)):
+        partial.write_bytes(b"half")
+        os.utime(partial, (touched, touched))
+    folder.discard_unfinished(untouched_since=datetime.fromtimestamp(2000, UTC))
+    assert held(folder) == [under_way.name]
 
 
 def test_a_download_goes_on_where_it_was_cut_even_in_a_new_process(tmp_path: Path) -> None:

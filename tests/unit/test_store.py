@@ -1,17 +1,34 @@
-"""The store on SQLite: the contract, and what only a file can promise."""
+"""The store on SQLite and on PostgreSQL: one contract, and what each engine promises besides."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import psycopg
 import pytest
+from member_contract import MemberContract
+from postgres import PostgresServer
+from race_contract import RaceContract
+from sqlalchemy import make_url
 from store_contract import StoreContract
+from store_scenes import ADMIN, LATER, consensus, open_task, running
 
+from coordinator.rounds import ClosedBy
 from coordinator.store import Store
 from coordinator.store.engine import open_engine
 
 
-class TestSqlite(StoreContract):
+class WholeContract(StoreContract, MemberContract, RaceContract):
+    @pytest.fixture
+    def store(self, url: str) -> Iterator[Store]:
+        opened = Store(url)
+        yield opened
+        opened.close()
+
+
+class TestSqlite(WholeContract):
     @pytest.fixture
     def url(self, tmp_path: Path) -> str:
         return f"sqlite:///{tmp_path / 'coordinator.db'}"
@@ -27,3 +44,46 @@ class TestSqlite(StoreContract):
         engine.dispose()
         # 2 is FULL: a receipt is given only for what survives a power cut.
         assert pragmas == {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1}
+
+
+class TestPostgres(WholeContract):
+    @pytest.fixture
+    def url(self, postgres: PostgresServer) -> Iterator[str]:
+        fresh = postgres.fresh_url()
+        yield fresh
+        postgres.drop(fresh)
+
+    @pytest.mark.parametrize("opening", ["publish", "start"])
+    def test_a_round_opened_while_a_silo_is_being_shut_out_does_not_expect_it(
+        self, store: Store, url: str, postgres: PostgresServer, opening: str
+    ) -> None:
+        current = open_task(store, "east", "north", "south")
+        if opening == "publish":
+            store.tasks.begin_close(current, ClosedBy.DEADLINE)
+        else:
+            store.tasks.pause("sepsis", "Paused.", LATER, ADMIN)
+
+        def open_round() -> None:
+            if opening == "publish":
+                store.tasks.publish(current, consensus(), LATER)
+            else:
+                store.tasks.start("sepsis", LATER, ADMIN)
+
+        with (
+            ThreadPoolExecutor(2) as threads,
+            psycopg.connect(postgres.conninfo(make_url(url).database or "")) as holder,
+        ):
+            # What every act needs in the end, so that each gets as far as it can and waits.
+            holder.execute("SELECT * FROM audit_head FOR UPDATE")
+            acts = [
+                lambda: store.members.suspend("north", LATER, ADMIN, drop_ballots=True),
+                open_round,
+            ]
+            done = []
+            for waiting, act in enumerate(acts, start=1):
+                done.append(threads.submit(act))
+                postgres.until_waiting(url, waiting)
+            holder.rollback()
+            for outcome in done:
+                outcome.result(30)
+        assert running(store.tasks.get("sepsis")).expected == {"east", "south"}

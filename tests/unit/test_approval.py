@@ -1,0 +1,393 @@
+"""Approval: the policy's limits, a person's word on a digest, the record of both."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import stat
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from silo_agent.home import SiloHome
+from silo_agent.trainer.approval import Consent, Decision, Standing, act_on, decide
+from silo_agent.trainer.approval_record import Act, Approval, ApprovalRecord
+from silo_agent.trainer.approval_view import SeenTask, find, print_definition, seen
+from silo_agent.trainer.policy import Approve, Policy, read_policy
+from silo_agent.trainer.settings import read_settings
+from silo_agent.trainer.task_folder import TaskFolder
+from wire.errors import (
+    APPROVAL_NEEDED,
+    APPROVAL_REFUSED_BY_POLICY,
+    APPROVALS_BROKEN,
+    ConfigurationError,
+    Refusal,
+)
+from wire.task import TaskDefinition
+
+NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
+SET = "ab" * 32
+SILO = "data: {path: d.csv, label: y}\nmodel: svm\n"
+
+
+def task(**changes: object) -> TaskDefinition:
+    values = {"name": "screening", "public_set": SET, "rows": 370, "labels": ["ill", "healthy"]}
+    rounds = {"max_rounds": 5, "quorum": 3}
+    return TaskDefinition.model_validate({**values, "rounds": rounds, **changes})
+
+
+def limits(**values: object) -> Policy:
+    return Policy.model_validate({"approve": "within_limits", **values})
+
+
+def word(act: Act, definition: TaskDefinition, by: str = "anna") -> Approval:
+    return act_on(act, definition, by, NOW)
+
+
+# -- limits -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("keeps", "breaks", "says"),
+    [
+        ({"max_rounds": 5}, {"max_rounds": 4}, "max_rounds is 4, the task has 5"),
+        ({"min_silos": 3}, {"min_silos": 4}, "min_silos is 4, the task's quorum is 3"),
+        (
+            {"public_sets": ["cd" * 32, SET]},
+            {"public_sets": ["cd" * 32]},
+            f"public_sets does not name {SET}",
+        ),
+        (
+            {"labels": ["healthy", "ill"]},
+            {"labels": ["healthy", "ill", "unknown"]},
+            "labels names another label space",
+        ),
+    ],
+)
+def test_a_limit_is_kept_up_to_its_value_and_named_when_broken(
+    keeps: dict[str, object], breaks: dict[str, object], says: str
+) -> None:
+    assert limits(**keeps).broken_by(task()) == ()
+    assert limits(**breaks).broken_by(task()) == (says,)
+
+
+def test_a_task_without_noise_breaks_every_epsilon_limit() -> None:
+    (broken,) = limits(max_epsilon=1e9).broken_by(task())
+    assert broken == "max_epsilon is 1e+09, the task has no noise, so ε = ∞"
+
+
+def test_all_broken_limits_are_named_at_once() -> None:
+    broken = limits(max_rounds=1, min_silos=9, max_epsilon=1).broken_by(task())
+    assert [clause.split()[0] for clause in broken] == ["max_rounds", "max_epsilon", "min_silos"]
+
+
+def write(folder: Path, policy: str) -> Path:
+    path = folder / "silo.yaml"
+    path.write_text(SILO + policy)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("policy", "says"),
+    [
+        ("policy: {approve: within_limits}\n", "needs at least one limit"),
+        ("policy: {max_round: 3}\n", "did you mean `max_rounds`?"),
+        ("policy: {public_sets: [breast]}\n", "`policy.public_sets.0`"),
+        ("policy: {max_epsilon: .inf}\n", "`policy.max_epsilon`"),
+        ("policy: {max_rounds: 0}\n", "`policy.max_rounds`"),
+        ("policy: {methods: []}\n", "`policy.methods`"),
+    ],
+)
+def test_a_wrong_policy_is_refused_by_name_of_the_key(
+    tmp_path: Path, policy: str, says: str
+) -> None:
+    path = write(tmp_path, policy)
+    for read in (read_settings, read_policy):
+        with pytest.raises(ConfigurationError) as refused:
+            read(path)
+        assert says in refused.value.sentence
+
+
+def test_without_a_policy_a_person_must_accept_each_task(tmp_path: Path) -> None:
+    policy = read_policy(write(tmp_path, ""))
+    assert policy.approve is Approve.MANUAL
+    assert "a person accepts each task" in policy.in_words()[0]
+    assert policy.in_words()[1:] == ("no limits are set",)
+
+
+def test_labels_yaml_reads_as_booleans_are_class_names(tmp_path: Path) -> None:
+    policy = read_policy(write(tmp_path, "policy: {labels: [yes, no]}\n"))
+    assert policy.broken_by(task(labels=[True, False])) == ()
+
+
+def test_a_policy_in_words_names_every_limit() -> None:
+    policy = limits(
+        max_rounds=7,
+        max_epsilon=2,
+        min_silos=4,
+        public_sets=[SET],
+        methods=["fedct"],
+        labels=["a", "b"],
+    )
+    words = " | ".join(policy.in_words())
+    for expected in ("without asking", "7 rounds", "ε = 2", "4 ballots", SET, "fedct", "a, b"):
+        assert expected in words
+
+
+# -- decisions --------------------------------------------------------------------------------------
+
+
+def standing(policy: Policy, *acts: Approval) -> Standing:
+    return decide(task(), policy, acts).standing
+
+
+def test_a_task_within_limits_still_waits_for_a_person_unless_the_policy_says_otherwise() -> None:
+    assert standing(Policy(max_rounds=5)) is Standing.WAITING
+    assert standing(limits(max_rounds=5)) is Standing.APPROVED
+
+
+def test_a_persons_latest_word_decides() -> None:
+    yes, no = word(Act.APPROVED, task()), word(Act.WITHDRAWN, task())
+    assert standing(Policy(), yes) is Standing.APPROVED
+    assert standing(Policy(), yes, no) is Standing.WAITING
+    assert standing(Policy(), yes, no, yes) is Standing.APPROVED
+
+
+def test_a_withdrawal_stands_above_the_policys_acceptance() -> None:
+    accepted = word(Act.ACCEPTED_BY_POLICY, task())
+    no = word(Act.WITHDRAWN, task())
+    assert standing(limits(max_rounds=5), accepted, no) is Standing.WAITING
+
+
+def test_what_the_policy_once_accepted_waits_for_a_person_when_the_policy_asks_for_one() -> None:
+    assert standing(Policy(), word(Act.ACCEPTED_BY_POLICY, task())) is Standing.WAITING
+
+
+def test_approval_never_overrides_a_limit() -> None:
+    decision = decide(task(), Policy(max_rounds=4), [word(Act.APPROVED, task())])
+    assert decision == Decision(Standing.REFUSED, ("max_rounds is 4, the task has 5",))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"rounds": {"max_rounds": 6, "quorum": 3}},
+        {"rounds": {"max_rounds": 5, "quorum": 2}},
+        {"public_set": "cd" * 32},
+        {"labels": ["healthy", "ill"]},
+        {"encoding": "one_hot"},
+        {"silos": ["a", "b", "c"]},
+        {"local_steps": 51},
+    ],
+)
+def test_a_changed_task_of_the_same_name_needs_a_new_approval(changes: dict[str, object]) -> None:
+    approvals = [word(Act.APPROVED, task())]
+    assert decide(task(), Policy(), approvals).standing is Standing.APPROVED
+    changed = decide(task(**changes), Policy(), approvals)
+    assert changed.standing is Standing.WAITING
+
+
+# -- the record -------------------------------------------------------------------------------------
+
+
+def filled(path: Path) -> ApprovalRecord:
+    record = ApprovalRecord(path)
+    for act in (Act.APPROVED, Act.WITHDRAWN, Act.APPROVED):
+        record.add(act_on(act, task(), "anna", NOW, "ethics vote 4711"))
+    return record
+
+
+def test_the_record_says_who_when_what_and_the_whole_definition(tmp_path: Path) -> None:
+    path = tmp_path / "trainer" / "approvals.jsonl"
+    filled(path)
+    first, *_ = ApprovalRecord(path).approvals()
+    assert (first.act, first.by, first.task) == (Act.APPROVED, "anna", "screening")
+    assert first.at == "2026-03-01T12:00:00+00:00"
+    assert first.note == "ethics vote 4711"
+    assert TaskDefinition.model_validate(first.definition) == task()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def forged(path: Path) -> None:
+    path.write_text(path.read_text().replace("anna", "otto", 1))
+
+
+def withdrawal_removed(path: Path) -> None:
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text(lines[0] + lines[2])
+
+
+def unreadable(path: Path) -> None:
+    path.write_text("{}\n" + path.read_text())
+
+
+@pytest.mark.parametrize("tamper", [forged, withdrawal_removed, unreadable])
+def test_a_record_that_was_tampered_with_approves_nothing(
+    tmp_path: Path, tamper: Callable[[Path], None]
+) -> None:
+    path = tmp_path / "approvals.jsonl"
+    filled(path)
+    tamper(path)
+    before = path.read_bytes()
+    for use in (
+        lambda: ApprovalRecord(path).approvals(),
+        lambda: ApprovalRecord(path).add(act_on(Act.APPROVED, task(), "otto", NOW)),
+    ):
+        with pytest.raises(Refusal) as refused:
+            use()
+        assert refused.value.is_a(APPROVALS_BROKEN)
+    assert path.read_bytes() == before
+
+
+def test_a_running_trainer_notices_that_the_last_act_is_gone(tmp_path: Path) -> None:
+    path = tmp_path / "approvals.jsonl"
+    record = filled(path)
+    record.approvals()
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:1]))
+    with pytest.raises(Refusal, match="broken at entry 2"):
+        record.approvals()
+
+
+def test_a_line_cut_off_by_a_crash_was_never_an_act(tmp_path: Path) -> None:
+    path = tmp_path / "approvals.jsonl"
+    filled(path)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-40])
+    assert [a.act for a in ApprovalRecord(path).approvals()] == [Act.APPROVED, Act.WITHDRAWN]
+    ApprovalRecord(path).add(act_on(Act.APPROVED, task(), "anna", NOW, "ethics vote 4711"))
+    assert path.read_bytes() == whole
+
+
+def add_many(path: Path, name: str) -> None:
+    for _ in range(20):
+        ApprovalRecord(path).add(act_on(Act.APPROVED, task(), name, NOW))
+
+
+def test_people_who_approve_at_the_same_time_do_not_break_the_chain(tmp_path: Path) -> None:
+    path = tmp_path / "approvals.jsonl"
+    spawn = multiprocessing.get_context("spawn")
+    people = [spawn.Process(target=add_many, args=(path, name)) for name in ("anna", "otto")]
+    for someone in people:
+        someone.start()
+    for someone in people:
+        someone.join()
+    names = [approval.by for approval in ApprovalRecord(path).approvals()]
+    assert sorted(names) == ["anna"] * 20 + ["otto"] * 20
+
+
+# -- consent ----------------------------------------------------------------------------------------
+
+
+def consent(folder: Path, policy: str) -> tuple[Consent, ApprovalRecord]:
+    path = folder / "approvals.jsonl"
+    return Consent(write(folder, policy), ApprovalRecord(path), lambda: NOW), ApprovalRecord(path)
+
+
+def test_consent_follows_the_record_while_the_trainer_runs(tmp_path: Path) -> None:
+    asked, record = consent(tmp_path, "")
+    with pytest.raises(Refusal) as refused:
+        asked.require(task())
+    assert refused.value.is_a(APPROVAL_NEEDED)
+    assert "consilium agent approve screening" in refused.value.hint
+    record.add(act_on(Act.APPROVED, task(), "anna", NOW))
+    asked.require(task())
+    record.add(act_on(Act.WITHDRAWN, task(), "anna", NOW))
+    with pytest.raises(Refusal, match="waiting for this hospital's approval"):
+        asked.require(task())
+
+
+def test_consent_follows_the_policy_while_the_trainer_runs(tmp_path: Path) -> None:
+    asked, _ = consent(tmp_path, "policy: {approve: within_limits, max_rounds: 5}\n")
+    asked.require(task())
+    write(tmp_path, "policy: {approve: within_limits, max_rounds: 4}\n")
+    with pytest.raises(Refusal, match="max_rounds is 4, the task has 5") as refused:
+        asked.require(task())
+    assert refused.value.is_a(APPROVAL_REFUSED_BY_POLICY)
+
+
+def test_a_policy_that_cannot_be_read_allows_nothing(tmp_path: Path) -> None:
+    asked, record = consent(tmp_path, "")
+    record.add(act_on(Act.APPROVED, task(), "anna", NOW))
+    asked.require(task())
+    write(tmp_path, "policy: {max_roundz: 5}\n")
+    with pytest.raises(Refusal, match="max_roundz") as refused:
+        asked.require(task())
+    assert refused.value.is_a(APPROVAL_REFUSED_BY_POLICY)
+
+
+def test_what_the_policy_accepts_is_recorded_once(tmp_path: Path) -> None:
+    asked, record = consent(tmp_path, "policy: {approve: within_limits, max_rounds: 5}\n")
+    asked.require(task())
+    asked.require(task())
+    (entry,) = record.approvals()
+    assert (entry.act, entry.by, entry.digest) == (
+        Act.ACCEPTED_BY_POLICY,
+        "policy",
+        task().digest,
+    )
+
+
+# -- what a person reads ----------------------------------------------------------------------------
+
+
+def laid_before(home: SiloHome, *definitions: TaskDefinition) -> None:
+    for definition in definitions:
+        TaskFolder(home.tasks, definition.digest).keep_definition(definition)
+
+
+def test_a_task_is_found_by_name_or_digest_and_two_of_a_name_only_by_digest(tmp_path: Path) -> None:
+    home = SiloHome(tmp_path)
+    write(tmp_path, "")
+    other, changed = task(name="other"), task(local_steps=7)
+    laid_before(home, task(), other, changed)
+    tasks = seen(home)
+    assert find(tasks, "other").definition == other
+    assert find(tasks, changed.digest).definition == changed
+    assert find(tasks, task().digest[:12]).definition == task()
+    with pytest.raises(ConfigurationError) as refused:
+        find(tasks, "screening")
+    assert task().digest in refused.value.sentence
+    assert changed.digest in refused.value.sentence
+    with pytest.raises(ConfigurationError, match="No task nowhere"):
+        find(tasks, "nowhere")
+
+
+def test_the_listing_says_where_each_task_stands(tmp_path: Path) -> None:
+    home = SiloHome(tmp_path)
+    write(tmp_path, "policy: {max_rounds: 5}\n")
+    waiting, long = task(name="waiting"), task(name="long", rounds={"max_rounds": 6, "quorum": 3})
+    laid_before(home, task(), waiting, long)
+    ApprovalRecord(home.approvals).add(act_on(Act.APPROVED, task(), "anna", NOW))
+    for number in (1, 2, 3, 5):
+        TaskFolder(home.tasks, task().digest).keep_ballot(number, b"")
+    rows = {str(found.row()["task"]): found.row() for found in seen(home)}
+    assert str(rows["screening"]["status"]).startswith("approved by anna, 2026-")
+    assert rows["screening"]["voted"] == "1-3, 5"
+    assert rows["waiting"]["status"] == "waiting for approval"
+    assert rows["long"]["status"] == "refused by policy: max_rounds is 5, the task has 6"
+    assert json.dumps([found.to_json() for found in seen(home)])
+
+
+def printed(definition: TaskDefinition) -> str:
+    console = Console(width=200)
+    with console.capture() as captured:
+        print_definition(SeenTask(definition, Decision(Standing.WAITING), ()), console)
+    return captured.get()
+
+
+def test_a_person_reads_how_much_can_leave_and_that_it_is_not_noised() -> None:
+    text = printed(task())
+    assert "370 rows × 2 bits × 5 rounds: at most 5 ballots of 94 B, 470 B in all" in text
+    assert "without noise" in text
+    assert task().digest in text
+
+
+def test_a_label_cannot_hide_what_a_person_approves() -> None:
+    text = printed(task(labels=["ill\x1b[2K\x1b[1A", "[red]healthy", "a\u202eb"]))
+    assert "\x1b[2K" not in text
+    assert "\\x1b[2K" in text
+    assert "[red]healthy" in text
+    assert "\u202e" not in text
