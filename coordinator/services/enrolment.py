@@ -43,7 +43,8 @@ class EnrolmentServicer(enrolment_pb2_grpc.EnrolmentServiceServicer):
         )
         crash_point("member-joined")
         log.info("member_joined", role=str(role), name=name)
-        desk.news.announce(Topic.BALLOTS)
+        # A silo that comes back after it was revoked must be in good standing on the board, too.
+        desk.news.announce(Topic.TASKS, Topic.BALLOTS)
         return enrolment_pb2.EnrolResponse(
             name=name,
             role=role_message(role),
