@@ -2,7 +2,8 @@
 
 A plane holds one bit per row: row 0 is the most significant bit of byte 0, and the bits behind the
 last row are zero. `ONE_HOT` has one plane per class; `INDEX` has the bits of the class index, most
-significant plane first, with the code C for an abstention. docs/wire-format.md has an example.
+significant plane first, with the code C for an abstention; `SCORED` adds to INDEX four planes with
+a certainty per row. docs/wire-format.md has an example.
 """
 
 from __future__ import annotations
@@ -21,12 +22,17 @@ from wire.errors import (
     BALLOT_LABEL,
     BALLOT_LENGTH,
     BALLOT_PADDING,
+    BALLOT_SCORE,
     Refusal,
 )
 
 ABSTAIN: Final = -1
+SCORE_PLANES: Final = 4
+BEST_SCORE: Final = (1 << SCORE_PLANES) - 1
 
 Labels: TypeAlias = npt.NDArray[np.int32]
+Scores: TypeAlias = npt.NDArray[np.uint8]
+"""Certainties 0 to BEST_SCORE."""
 Packed: TypeAlias = bytes | memoryview
 """Packed bits; a memoryview spares the copy where they are part of something larger."""
 Planes: TypeAlias = npt.NDArray[np.uint8]
@@ -37,6 +43,7 @@ class Encoding(StrEnum):
 
     ONE_HOT = "one_hot"
     INDEX = "index"
+    SCORED = "scored"
 
     @classmethod
     def from_proto(cls, value: int) -> Encoding:
@@ -54,6 +61,7 @@ class Encoding(StrEnum):
 _PROTO = {
     Encoding.ONE_HOT: ballot_pb2.ENCODING_ONE_HOT,
     Encoding.INDEX: ballot_pb2.ENCODING_INDEX,
+    Encoding.SCORED: ballot_pb2.ENCODING_SCORED,
 }
 
 
@@ -75,10 +83,13 @@ class BallotShape:
 
     @property
     def planes(self) -> int:
-        """Number of planes: C, or ceil(log2(C + 1))."""
-        if self.encoding is Encoding.ONE_HOT:
-            return self.classes
-        return self.classes.bit_length()
+        """Number of planes: C; ceil(log2(C + 1)); or that and SCORE_PLANES."""
+        return self.label_planes + (SCORE_PLANES if self.encoding is Encoding.SCORED else 0)
+
+    @property
+    def label_planes(self) -> int:
+        """Planes that say which class; they come first."""
+        return self.classes if self.encoding is Encoding.ONE_HOT else self.classes.bit_length()
 
     @property
     def plane_bytes(self) -> int:
@@ -110,7 +121,12 @@ class BallotShape:
 
 
 def pack(labels: npt.ArrayLike, shape: BallotShape) -> bytes:
-    """Packs (rows,) integers in [-1, classes), -1 abstaining; BALLOT_LABEL for any other value."""
+    """Packs (rows,) integers in [-1, classes), -1 abstaining; BALLOT_LABEL for any other value.
+
+    In a SCORED ballot every vote gets the best score; `pack_scored` takes scores of one's own.
+    """
+    if shape.encoding is Encoding.SCORED:
+        return pack_scored(labels, np.full(shape.rows, BEST_SCORE, dtype=np.uint8), shape)
     given = np.asarray(labels)
     if given.shape != (shape.rows,) or given.dtype.kind not in "iu":
         raise ValueError(
@@ -142,6 +158,35 @@ def pack_one_hot(ones: npt.NDArray[np.bool_], shape: BallotShape) -> bytes:
     return np.packbits(np.ascontiguousarray(ones.T), axis=1).tobytes()
 
 
+def pack_scored(labels: npt.ArrayLike, scores: npt.ArrayLike, shape: BallotShape) -> bytes:
+    """Packs labels as `pack` takes them, each with a certainty from 0 to BEST_SCORE.
+
+    `shape` must be SCORED. The score of a row that abstains is not looked at and kept as 0.
+    """
+    if shape.encoding is not Encoding.SCORED:
+        raise ValueError("only a scored ballot can hold scores")
+    index = pack(labels, shape.as_index())
+    scored = np.asarray(scores)
+    if scored.shape != (shape.rows,) or scored.dtype.kind not in "iu":
+        raise ValueError(
+            f"scores must be {shape.rows} integers, not {scored.dtype} of shape {scored.shape}"
+        )
+    kept = np.where(np.asarray(labels) == ABSTAIN, 0, scored)
+    if kept.min() < 0 or kept.max() > BEST_SCORE:
+        raise ValueError(f"scores must be 0 to {BEST_SCORE}")
+    certainty = [np.packbits(kept >> bit & 1 != 0) for bit in reversed(range(SCORE_PLANES))]
+    return index + np.stack(certainty).tobytes()
+
+
+def unpack_scored(data: Packed, shape: BallotShape) -> tuple[Labels, Scores]:
+    """The (rows,) labels and scores of a SCORED ballot; refuses what `check` refuses."""
+    labels = unpack(data, shape)
+    scores = np.zeros(shape.rows, dtype=np.uint8)
+    for plane in score_planes(data, shape):
+        scores = scores + scores + np.unpackbits(plane, count=shape.rows)
+    return labels, scores
+
+
 def unpack(data: Packed, shape: BallotShape) -> Labels:
     """The (rows,) labels of a ballot, -1 abstaining; refuses what `check` refuses.
 
@@ -149,7 +194,7 @@ def unpack(data: Packed, shape: BallotShape) -> Labels:
     with `unpack_one_hot`.
     """
     check(data, shape)
-    planes = _planes(data, shape)
+    planes = _planes(data, shape)[: shape.label_planes]
     if shape.encoding is Encoding.ONE_HOT:
         planes = _index_planes(planes, shape)
     codes = np.zeros(shape.rows, dtype=np.min_scalar_type(shape.classes))
@@ -162,7 +207,7 @@ def unpack(data: Packed, shape: BallotShape) -> Labels:
 
 
 def unpack_one_hot(data: Packed, shape: BallotShape) -> npt.NDArray[np.bool_]:
-    """The (rows, classes) pattern of ones of either encoding; refuses what `check` refuses."""
+    """The (rows, classes) pattern of ones of any encoding; refuses what `check` refuses."""
     check(data, shape)
     bits = np.unpackbits(class_planes(data, shape), axis=1, count=shape.rows)
     return bits.view(np.bool_).T
@@ -172,34 +217,47 @@ def check(data: Packed, shape: BallotShape) -> None:
     """Refuses bits that are no ballot of this shape, looking at whole bytes only.
 
     BALLOT_LENGTH: too short or too long. BALLOT_PADDING: ones behind the last row. BALLOT_LABEL: an
-    index above C, which only INDEX can name.
+    index above C, which ONE_HOT cannot name. BALLOT_SCORE: a row that abstains and has a score.
     """
     planes = _planes(data, shape)
     if np.any(planes[:, -1] & ~_last_byte(shape)):
         raise Refusal(BALLOT_PADDING)
-    if shape.encoding is Encoding.INDEX and _names_code_above(planes, shape.classes):
+    if shape.encoding is Encoding.ONE_HOT:
+        return
+    if _names_code_above(planes[: shape.label_planes], shape.classes):
         raise Refusal(BALLOT_LABEL, classes=shape.classes)
+    if shape.encoding is Encoding.SCORED:
+        abstained = _rows_of_code(planes[: shape.label_planes], shape.classes)
+        if np.any(planes[shape.label_planes :] & abstained):
+            raise Refusal(BALLOT_SCORE)
 
 
 def class_planes(data: Packed, shape: BallotShape) -> Planes:
     """One plane per class: (classes, plane_bytes); a read-only view of a ONE_HOT ballot.
 
-    Of an INDEX ballot they are computed; their padding is zero, codes above C are no vote.
+    Of the others they are computed; their padding is zero, codes above C are no vote.
     """
-    planes = _planes(data, shape)
+    planes = _planes(data, shape)[: shape.label_planes]
     if shape.encoding is Encoding.ONE_HOT:
         return planes
     # Each plane splits every set of rows so far in two; sets beyond the last class are not made.
     sets = np.full((1, shape.plane_bytes), 0xFF, dtype=np.uint8)
     sets[0, -1] = _last_byte(shape)
     for position, plane in enumerate(planes):
-        remaining = shape.planes - 1 - position
+        remaining = shape.label_planes - 1 - position
         wanted = ((shape.classes - 1) >> remaining) + 1
         split = np.empty((wanted, shape.plane_bytes), dtype=np.uint8)
         np.bitwise_and(sets, ~plane, out=split[0::2])
         np.bitwise_and(sets[: wanted // 2], plane, out=split[1::2])
         sets = split
     return sets
+
+
+def score_planes(data: Packed, shape: BallotShape) -> Planes:
+    """The certainties of a SCORED ballot: (SCORE_PLANES, plane_bytes), most significant first; a view."""
+    if shape.encoding is not Encoding.SCORED:
+        raise ValueError("only a scored ballot holds scores")
+    return _planes(data, shape)[shape.label_planes :]
 
 
 def digest(data: Packed) -> str:
@@ -231,6 +289,14 @@ def _names_code_above(planes: Planes, limit: int) -> bool:
             above |= equal & plane
             equal &= ~plane
     return bool(above.any())
+
+
+def _rows_of_code(planes: Planes, code: int) -> Planes:
+    """The rows, as one plane, whose index is `code`."""
+    rows = np.full(planes.shape[1], 0xFF, dtype=np.uint8)
+    for position, plane in enumerate(planes):
+        rows &= plane if code >> (len(planes) - 1 - position) & 1 else ~plane
+    return rows
 
 
 def _index_planes(planes: Planes, shape: BallotShape) -> Planes:

@@ -56,8 +56,19 @@ def main() -> None:
         sys.exit(130)
 
 
-_ORDER = ("demo", "coordinator", "admin", "silo", "public-set", "task", "audit", "agent")
-_EXTRAS = {"agent.private": "trainer", "demo": "demo"}
+_ORDER = (
+    "demo",
+    "coordinator",
+    "admin",
+    "silo",
+    "public-set",
+    "task",
+    "audit",
+    "agent",
+    "privacy",
+    "experiment",
+)
+_EXTRAS = {"agent.private": "trainer", "privacy": "trainer", "demo": "demo", "experiment": "all"}
 
 
 def _parent(point: EntryPoint) -> str:

@@ -57,6 +57,8 @@ TRAINER_POINTS: Final = (
     "learner-kept",
     "ballot-made",
     "ballot-kept",
+    "ballot-paying",
+    "ballot-paid",
     "ballot-handed-over",
     "model-trained",
     "model-kept",

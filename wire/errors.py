@@ -384,6 +384,24 @@ BALLOT_LABEL = _fault(
     "The ballot names a class beyond the {classes} of the label space.",
     "The silo's label space differs from the task's.",
 )
+BALLOT_SCORE = _fault(
+    "BALLOT_SCORE",
+    _S.INVALID_ARGUMENT,
+    "The ballot has a certainty in a row on which it abstains.",
+    "Agent and coordinator may run incompatible versions.",
+)
+PRIVACY_TOO_WEAK = _fault(
+    "PRIVACY_TOO_WEAK",
+    _S.FAILED_PRECONDITION,
+    "Task {task} does not take this ballot: {why}.",
+    "Choose more protection under `privacy` in silo.yaml, or ask the admin for a task that asks for less.",
+)
+PARTY_LEDGER_BROKEN = _fault(
+    "PARTY_LEDGER_BROKEN",
+    _S.DATA_LOSS,
+    "The coordinator's privacy ledger and its audit record disagree about task {task}, round {round}: {why}.",
+    "Someone altered one of them: keep a copy of the database and run `consilium audit verify`.",
+)
 BALLOT_DIGEST = _fault(
     "BALLOT_DIGEST",
     _S.DATA_LOSS,
@@ -432,6 +450,30 @@ APPROVALS_BROKEN = _fault(
     _S.DATA_LOSS,
     "This hospital's record of approvals is broken at entry {sequence}: {why}.",
     "Nothing is trained until it is whole: keep a copy and restore trainer/approvals.jsonl from a backup.",
+)
+LEDGER_BROKEN = _fault(
+    "LEDGER_BROKEN",
+    _S.DATA_LOSS,
+    "This hospital's privacy ledger is broken: {why}.",
+    "Nothing is released: keep a copy for the data protection officer, put back the newest whole ledger.db, then charge what it lacks with `consilium agent ledger write-off`.",
+)
+LEDGER_ROLLED_BACK = _fault(
+    "LEDGER_ROLLED_BACK",
+    _S.DATA_LOSS,
+    "This hospital's privacy ledger may lack what was spent: {why}.",
+    "Nothing is released: put back the newest ledger.db and its witness; if they are lost, charge what is lacking with `consilium agent ledger write-off`.",
+)
+LEDGER_UNUSABLE = _fault(
+    "LEDGER_UNUSABLE",
+    _S.UNAVAILABLE,
+    "This hospital's privacy ledger cannot be used: {path}: {why}.",
+    "Nothing is released until it can be written: check the disk, and that the account that runs the trainer owns the file.",
+)
+BUDGET_EXCEEDED = _fault(
+    "BUDGET_EXCEEDED",
+    _S.RESOURCE_EXHAUSTED,
+    "This hospital's privacy budget does not allow another ballot: {why}.",
+    "The silo abstains and goes on receiving consensus; what was spent: `consilium agent ledger`.",
 )
 ROUND_BEYOND_TASK = _fault(
     "ROUND_BEYOND_TASK",

@@ -14,6 +14,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from wire.ballot import BallotShape, Encoding
 from wire.consilium.v1 import task_pb2
+from wire.privacy.declaration import MechanismName, PrivacyDemand
 
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,62}")
 _UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -121,6 +122,8 @@ class TaskDefinition(_Frozen):
     """How ballots are packed."""
     silos: tuple[Name, ...] = ()
     """Silos that take part; empty means every active silo."""
+    privacy: PrivacyDemand = PrivacyDemand()
+    """The least protection a ballot must have."""
 
     @model_validator(mode="before")
     @classmethod
@@ -139,13 +142,26 @@ class TaskDefinition(_Frozen):
             raise ValueError(
                 f"rounds.quorum is {self.rounds.quorum} but only {len(self.silos)} silos take part"
             )
+        accepted, encoding = set(self.privacy.mechanisms), self.encoding
+        if accepted == {MechanismName.XOR} and encoding is not Encoding.ONE_HOT:
+            raise ValueError(
+                f"privacy.mechanisms accepts xor only, which needs encoding: one_hot, not {encoding}"
+            )
+        if accepted == {MechanismName.NONE} and self.privacy.max_epsilon is not None:
+            raise ValueError(
+                "privacy.mechanisms accepts none only, which has no ε: leave max_epsilon out"
+            )
         return self
 
     def canonical(self) -> str:
-        """The one JSON text of this definition: sorted keys, no spaces."""
-        return json.dumps(
-            self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"), ensure_ascii=False
-        )
+        """The one JSON text of this definition: sorted keys, no spaces.
+
+        A section that later versions brought is left out while it says nothing, so that older definitions
+        keep their digest.
+        """
+        later = {"privacy"} if self.privacy == PrivacyDemand() else set()
+        values = self.model_dump(mode="json", exclude=later)
+        return json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
     @property
     def digest(self) -> str:
@@ -179,6 +195,7 @@ class TaskDefinition(_Frozen):
             local_steps=self.local_steps,
             encoding=self.encoding.to_proto(),
             silos=self.silos,
+            privacy=None if self.privacy == PrivacyDemand() else self.privacy.to_proto(),
         )
 
     @classmethod
@@ -207,6 +224,9 @@ class TaskDefinition(_Frozen):
                 "local_steps": message.local_steps,
                 "encoding": _named({e: e.to_proto() for e in Encoding}, message.encoding),
                 "silos": tuple(message.silos),
+                "privacy": PrivacyDemand.from_proto(message.privacy)
+                if message.HasField("privacy")
+                else PrivacyDemand(),
             }
         )
 

@@ -29,6 +29,7 @@ from google.protobuf.message import DecodeError, Message
 from pydantic import ValidationError
 
 from coordinator.authority import Authority, key_hash
+from coordinator.consensus.decoding import ballot_weights
 from coordinator.gate import address_of
 from coordinator.settings import CoordinatorSettings
 from silo_agent.audit import movement_in
@@ -36,7 +37,17 @@ from silo_agent.audit_file import read_record
 from silo_agent.receipts import KeptReceipt
 from silo_agent.trainer.approval_record import Act, Approval, ApprovalRecord
 from silo_agent.trainer.settings import SiloSettings
-from wire.ballot import BallotShape, Encoding, check, class_planes, pack, unpack, unpack_one_hot
+from wire.ballot import (
+    BallotShape,
+    Encoding,
+    check,
+    class_planes,
+    pack,
+    pack_scored,
+    unpack,
+    unpack_one_hot,
+    unpack_scored,
+)
 from wire.chain import Head, append
 from wire.configuration import read_yaml
 from wire.consilium.v1 import ballot_pb2, registry_pb2, task_pb2
@@ -44,6 +55,7 @@ from wire.errors import ConfigurationError, Refusal
 from wire.grpc_log import refusal_in
 from wire.identity import Identity, Role, new_key, presented_certificate
 from wire.join_token import JoinToken
+from wire.privacy.declaration import Declaration
 from wire.proxy import Proxy
 from wire.public_content import inspect, write_array, write_table
 from wire.receipts import Signer, Statement, verified
@@ -76,7 +88,7 @@ def ballot(data: bytes) -> None:
     """Three bytes of shape, then the bits."""
     if len(data) < 3:
         return
-    encoding = Encoding.INDEX if data[0] & 1 else Encoding.ONE_HOT
+    encoding = tuple(Encoding)[data[0] % len(Encoding)]
     shape = BallotShape(1 + (data[0] >> 1), 1 + data[1] % 40, encoding)
     bits = data[3:]
     if data[2] & 1:
@@ -93,7 +105,10 @@ def ballot(data: bytes) -> None:
         labels = unpack(bits, shape)
         assert labels.min() >= -1
         assert labels.max() < shape.classes
-        assert pack(labels, shape) == bits
+        if encoding is Encoding.SCORED:
+            assert pack_scored(*unpack_scored(bits, shape), shape) == bits
+        else:
+            assert pack(labels, shape) == bits
 
 
 def ballot_header(data: bytes) -> None:
@@ -102,6 +117,10 @@ def ballot_header(data: bytes) -> None:
     shape = BallotShape(1003, 3, Encoding.INDEX)
     shape.expect_encoding(header.encoding)
     shape.expect_length(header.size_bytes)
+    if header.HasField("privacy"):
+        declared = Declaration.from_proto(header.privacy)
+        assert Declaration.from_proto(declared.to_proto()).epsilon >= declared.epsilon
+        assert ballot_weights([declared, Declaration()], shape.classes, shape.encoding)
 
 
 # -- identities -----------------------------------------------------------------------------------------
@@ -371,11 +390,23 @@ def _message(message: Message) -> list[bytes]:
 
 FILE_ERRORS = (Refusal, ConfigurationError)
 TARGETS: dict[str, Target] = {
-    "ballot": Target(ballot, (Refusal,), lambda: [b"\x11\x02\x01\x00", b"\x10\x02\x01\x80"]),
+    "ballot": Target(
+        ballot,
+        (Refusal,),
+        lambda: [b"\x11\x02\x01\x00", b"\x10\x02\x01\x80", b"\x12\x02\x01\x40"],
+    ),
     "ballot_header": Target(
         ballot_header,
-        (Refusal, DecodeError),
-        lambda: _message(ballot_pb2.BallotHeader(task="t", round=1, encoding=2, size_bytes=252)),
+        (Refusal, DecodeError, ValidationError),
+        lambda: _message(
+            ballot_pb2.BallotHeader(
+                task="t",
+                round=1,
+                encoding=2,
+                size_bytes=252,
+                privacy=Declaration(epsilon=2.5, delta=1e-6, one_if_voted=0.9).to_proto(),
+            )
+        ),
     ),
     "join_token": Target(join_token, (Refusal,), lambda: [_token().line.encode()]),
     "join_token_fields": Target(join_token_fields, (Refusal,), lambda: [_token_payload()]),

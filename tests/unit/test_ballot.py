@@ -14,6 +14,8 @@ from hypothesis.extra import numpy as hnp
 from wire import errors
 from wire.ballot import (
     ABSTAIN,
+    BEST_SCORE,
+    SCORE_PLANES,
     BallotShape,
     Encoding,
     check,
@@ -21,14 +23,18 @@ from wire.ballot import (
     digest,
     pack,
     pack_one_hot,
+    pack_scored,
+    score_planes,
     unpack,
     unpack_one_hot,
+    unpack_scored,
 )
 from wire.consilium.v1 import ballot_pb2
 from wire.task import TaskDefinition
 
 EXAMPLE = np.array([0, 2, ABSTAIN, 1, 1, 0, 2, 2, 0, 1])
 """The worked example of docs/wire-format.md: ten rows, three classes."""
+EXAMPLE_SCORES = np.array([15, 1, 0, 8, 5, 10, 0, 3, 12, 7])
 
 
 @st.composite
@@ -37,6 +43,13 @@ def labelled(draw: st.DrawFn) -> tuple[npt.NDArray[np.int64], BallotShape]:
     encoding = draw(st.sampled_from(Encoding))
     labels = draw(hnp.arrays(np.int64, st.integers(1, 70), elements=st.integers(-1, classes - 1)))
     return labels, BallotShape(len(labels), classes, encoding)
+
+
+@st.composite
+def scored(draw: st.DrawFn) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8], BallotShape]:
+    labels, shape = draw(labelled())
+    scores = draw(hnp.arrays(np.uint8, len(labels), elements=st.integers(0, BEST_SCORE)))
+    return labels, scores, BallotShape(shape.rows, shape.classes, Encoding.SCORED)
 
 
 @st.composite
@@ -65,19 +78,28 @@ def test_the_documented_index_example_has_these_bytes() -> None:
     assert data == bytes([0b01100011, 0b00000000, 0b00111000, 0b01000000])
 
 
+def test_the_documented_scored_example_is_the_index_and_these_bytes() -> None:
+    shape = BallotShape(10, 3, Encoding.SCORED)
+    data = pack_scored(EXAMPLE, EXAMPLE_SCORES, shape)
+    assert data[:4] == pack(EXAMPLE, shape.as_index())
+    assert data[4:8] == bytes([0b10010100, 0b10000000, 0b10001000, 0b11000000])
+    assert data[8:] == bytes([0b10000101, 0b01000000, 0b11001001, 0b01000000])
+
+
 @pytest.mark.parametrize(
-    ("rows", "classes", "one_hot", "index"),
+    ("rows", "classes", "one_hot", "index", "scored"),
     [
-        (10_000, 10, 12_500, 5_000),
-        (1, 2, 2, 2),
-        (370, 2, 94, 94),
-        (9, 255, 510, 16),
-        (9, 256, 512, 18),
+        (10_000, 10, 12_500, 5_000, 10_000),
+        (1, 2, 2, 2, 6),
+        (370, 2, 94, 94, 282),
+        (9, 255, 510, 16, 24),
+        (9, 256, 512, 18, 26),
     ],
 )
-def test_sizes_are_exact(rows: int, classes: int, one_hot: int, index: int) -> None:
+def test_sizes_are_exact(rows: int, classes: int, one_hot: int, index: int, scored: int) -> None:
     assert BallotShape(rows, classes, Encoding.ONE_HOT).size_bytes == one_hot
     assert BallotShape(rows, classes, Encoding.INDEX).size_bytes == index
+    assert BallotShape(rows, classes, Encoding.SCORED).size_bytes == scored
 
 
 def test_index_planes_hold_every_class_and_the_abstention() -> None:
@@ -113,7 +135,7 @@ def test_labels_survive_packing(case: tuple[npt.NDArray[np.int64], BallotShape])
 
 
 @given(labelled())
-def test_both_encodings_say_the_same_per_class(
+def test_all_encodings_say_the_same_per_class(
     case: tuple[npt.NDArray[np.int64], BallotShape],
 ) -> None:
     labels, shape = case
@@ -122,6 +144,28 @@ def test_both_encodings_say_the_same_per_class(
     np.testing.assert_array_equal(unpack_one_hot(data, shape), expected)
     # Whole bytes are compared: a padding bit set by mistake would be counted as a vote.
     np.testing.assert_array_equal(class_planes(data, shape), np.packbits(expected, axis=0).T)
+
+
+@given(scored())
+def test_scores_survive_packing_where_a_class_is_voted(
+    case: tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8], BallotShape],
+) -> None:
+    labels, scores, shape = case
+    data = pack_scored(labels, scores, shape)
+    check(data, shape)
+    read_labels, read_scores = unpack_scored(data, shape)
+    np.testing.assert_array_equal(read_labels, labels)
+    np.testing.assert_array_equal(read_scores, np.where(labels == ABSTAIN, 0, scores))
+    weights = (1 << np.arange(SCORE_PLANES))[::-1]
+    bits = np.unpackbits(score_planes(data, shape), axis=1, count=shape.rows)
+    np.testing.assert_array_equal(weights @ bits, read_scores)
+
+
+def test_labels_without_scores_of_their_own_have_the_best() -> None:
+    shape = BallotShape(10, 3, Encoding.SCORED)
+    labels, scores = unpack_scored(pack(EXAMPLE, shape), shape)
+    assert labels.tolist() == EXAMPLE.tolist()
+    assert scores.tolist() == [0 if label == ABSTAIN else BEST_SCORE for label in EXAMPLE]
 
 
 @given(hnp.arrays(np.bool_, hnp.array_shapes(min_dims=2, max_dims=2, max_side=40)))
@@ -199,6 +243,47 @@ def test_unpacking_refuses_what_the_check_refuses() -> None:
     for read in (unpack, unpack_one_hot):
         with pytest.raises(errors.Refusal, match="beyond the 4"):
             read(b"\xff\xff\xff", shape)
+    with pytest.raises(errors.Refusal, match="beyond the 4"):
+        unpack_scored(b"\xff" * 7, BallotShape(8, 4, Encoding.SCORED))
+
+
+@given(scored(), st.integers(0, SCORE_PLANES - 1))
+def test_a_score_is_refused_exactly_where_the_row_abstains(
+    case: tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8], BallotShape], plane: int
+) -> None:
+    labels, scores, shape = case
+    data = pack_scored(labels, scores, shape)
+    for row, label in enumerate(labels):
+        altered = bytearray(data)
+        altered[(shape.label_planes + plane) * shape.plane_bytes + row // 8] ^= 0x80 >> row % 8
+        if label == ABSTAIN:
+            assert refusal(bytes(altered), shape).is_a(errors.BALLOT_SCORE)
+        else:
+            check(bytes(altered), shape)
+
+
+@pytest.mark.parametrize(
+    ("scores", "sentence"),
+    [
+        (np.array([16, 0, 0]), "0 to 15"),
+        (np.array([0, -1, 0]), "0 to 15"),
+        (np.zeros(2, dtype=int), "scores must be 3 integers"),
+        (np.zeros(3), "scores must be 3 integers"),
+    ],
+)
+def test_scores_of_another_form_cannot_be_packed(
+    scores: npt.NDArray[np.generic], sentence: str
+) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        pack_scored(np.array([0, 1, 0]), scores, BallotShape(3, 2, Encoding.SCORED))
+
+
+def test_other_encodings_hold_no_scores() -> None:
+    shape = BallotShape(3, 2, Encoding.INDEX)
+    with pytest.raises(ValueError, match="only a scored ballot"):
+        pack_scored(np.zeros(3, dtype=int), np.zeros(3, dtype=int), shape)
+    with pytest.raises(ValueError, match="only a scored ballot"):
+        unpack_scored(pack(np.zeros(3, dtype=int), shape), shape)
 
 
 @pytest.mark.parametrize("value", [ballot_pb2.ENCODING_UNSPECIFIED, 7])
@@ -218,7 +303,9 @@ def test_a_header_with_another_encoding_than_the_tasks_is_refused() -> None:
     shape.expect_encoding(ballot_pb2.ENCODING_INDEX)
     with pytest.raises(errors.Refusal, match="encoding one_hot is not the task's index"):
         shape.expect_encoding(ballot_pb2.ENCODING_ONE_HOT)
-    with pytest.raises(errors.Refusal, match="encoding 9 is not the task's one_hot or index"):
+    with pytest.raises(
+        errors.Refusal, match="encoding 9 is not the task's one_hot or index or scored"
+    ):
         shape.expect_encoding(9)
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from wire.ballot import Encoding
 from wire.configuration import read_yaml
 from wire.errors import ConfigurationError
+from wire.privacy.declaration import MechanismName
 from wire.task import RuleName, TaskDefinition
 
 YAML = """
@@ -55,6 +56,10 @@ def test_a_task_yaml_is_read_with_durations_a_person_writes(tmp_path: Path) -> N
         (YAML.replace("[malignant, benign]", "[a, a]"), "labels must not repeat a name"),
         (YAML.replace("name: breast-cancer", "name: Breast Cancer", 1), "not a valid name"),
         (YAML + "silos: [essen]\n", "only 1 silos take part"),
+        (YAML + "privacy: {mechanisms: [xor]}\n", "needs encoding: one_hot, not index"),
+        (YAML + "privacy: {mechanisms: [none], max_epsilon: 1}\n", "leave max_epsilon out"),
+        (YAML + "privacy: {max_epsilon: 1.0e-7}\n", "`privacy.max_epsilon`"),
+        (YAML + "privacy: {party_gamma: 1.0e-7}\n", "`privacy.party_gamma`"),
         ("name: [", "line 1: expected"),
         ("just text", "not a list of `key: value` lines"),
     ],
@@ -100,6 +105,32 @@ def test_the_wire_keeps_every_part_of_a_definition(
     assert back.digest == task.digest
 
 
+@given(
+    mechanisms=st.lists(st.sampled_from(MechanismName), min_size=2, unique=True),
+    epsilon=st.one_of(st.none(), st.integers(1, 10**12).map(lambda n: n / 10**6)),
+    delta=st.integers(1, 10**12 - 1).map(lambda n: n / 10**12),
+    gamma=st.one_of(st.none(), st.integers(1, 10**9).map(lambda n: n / 10**6)),
+    estimates=st.booleans(),
+)
+def test_the_wire_keeps_every_demand_on_privacy(
+    mechanisms: list[MechanismName],
+    epsilon: float | None,
+    delta: float,
+    gamma: float | None,
+    estimates: bool,
+) -> None:
+    demand = {
+        "mechanisms": mechanisms,
+        "max_epsilon": epsilon,
+        "max_delta": delta,
+        "party_gamma": gamma,
+        "accept_estimates": estimates,
+    }
+    task = definition(privacy=demand)
+    back = TaskDefinition.from_proto(task.to_proto())
+    assert (back, back.digest) == (task, task.digest)
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -109,6 +140,9 @@ def test_the_wire_keeps_every_part_of_a_definition(
         {"encoding": "one_hot"},
         {"rounds": {"quorum": 3}},
         {"silos": ["essen", "lyon"]},
+        {"privacy": {"max_epsilon": 1}},
+        {"privacy": {"party_gamma": 0.1}},
+        {"privacy": {"mechanisms": ["xor", "none"]}},
     ],
 )
 def test_any_change_changes_the_digest(change: dict[str, object]) -> None:

@@ -5,6 +5,7 @@ What a consortium's admins do. Only admins may call it."""
 
 from collections import abc as _abc
 from wire.consilium.v1 import ballot_pb2 as _ballot_pb2
+from wire.consilium.v1 import privacy_pb2 as _privacy_pb2
 from wire.consilium.v1 import registry_pb2 as _registry_pb2
 from wire.consilium.v1 import rounds_pb2 as _rounds_pb2
 from wire.consilium.v1 import task_pb2 as _task_pb2
@@ -708,6 +709,67 @@ class GetAuditHeadResponse(_message.Message):
 Global___GetAuditHeadResponse: _TypeAlias = GetAuditHeadResponse  # noqa: Y015
 
 @_typing.final
+class ListPartyReleasesRequest(_message.Message):
+    """Asks for the coordinator's own privacy ledger."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListPartyReleasesRequest: _TypeAlias = ListPartyReleasesRequest  # noqa: Y015
+
+@_typing.final
+class ListPartyReleasesResponse(_message.Message):
+    """One consensus published behind noise: what it says of any one silo at most."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TASK_FIELD_NUMBER: _builtins.int
+    ROUND_FIELD_NUMBER: _builtins.int
+    RELEASED_AT_FIELD_NUMBER: _builtins.int
+    SENSITIVITY_FIELD_NUMBER: _builtins.int
+    GAMMA_MICROS_FIELD_NUMBER: _builtins.int
+    ROWS_FIELD_NUMBER: _builtins.int
+    task: _builtins.str
+    """Name of the task."""
+    round: _builtins.int
+    """The round."""
+    sensitivity: _builtins.int
+    """How far one silo can move the counts of a row, in L1 and votes."""
+    gamma_micros: _builtins.int
+    """γ of the Laplace(1/γ) noise on every count, in millionths."""
+    rows: _builtins.int
+    """Rows whose counts were looked at behind noise."""
+    @_builtins.property
+    def released_at(self) -> _timestamp_pb2.Timestamp:
+        """When it was published."""
+
+    def __init__(
+        self,
+        *,
+        task: _builtins.str = ...,
+        round: _builtins.int = ...,
+        released_at: _timestamp_pb2.Timestamp | None = ...,
+        sensitivity: _builtins.int = ...,
+        gamma_micros: _builtins.int = ...,
+        rows: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["released_at", b"released_at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["gamma_micros", b"gamma_micros", "released_at", b"released_at", "round", b"round", "rows", b"rows", "sensitivity", b"sensitivity", "task", b"task"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListPartyReleasesResponse: _TypeAlias = ListPartyReleasesResponse  # noqa: Y015
+
+@_typing.final
 class PublicSetHeader(_message.Message):
     """What is known of a public set before its bytes."""
 
@@ -1045,6 +1107,38 @@ class ClosedRound(_message.Message):
 Global___ClosedRound: _TypeAlias = ClosedRound  # noqa: Y015
 
 @_typing.final
+class SiloDeclaration(_message.Message):
+    """What a silo said of the privacy of its latest ballot in a task."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SILO_FIELD_NUMBER: _builtins.int
+    ROUND_FIELD_NUMBER: _builtins.int
+    PRIVACY_FIELD_NUMBER: _builtins.int
+    silo: _builtins.str
+    """Name of the silo."""
+    round: _builtins.int
+    """The round of that ballot."""
+    @_builtins.property
+    def privacy(self) -> _privacy_pb2.PrivacyDeclaration:
+        """What it declared."""
+
+    def __init__(
+        self,
+        *,
+        silo: _builtins.str = ...,
+        round: _builtins.int = ...,
+        privacy: _privacy_pb2.PrivacyDeclaration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["privacy", b"privacy"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["privacy", b"privacy", "round", b"round", "silo", b"silo"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SiloDeclaration: _TypeAlias = SiloDeclaration  # noqa: Y015
+
+@_typing.final
 class GetTaskResponse(_message.Message):
     """One task."""
 
@@ -1052,6 +1146,7 @@ class GetTaskResponse(_message.Message):
 
     TASK_FIELD_NUMBER: _builtins.int
     HISTORY_FIELD_NUMBER: _builtins.int
+    DECLARATIONS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def task(self) -> _task_pb2.TaskState:
         """The task."""
@@ -1060,15 +1155,20 @@ class GetTaskResponse(_message.Message):
     def history(self) -> _containers.RepeatedCompositeFieldContainer[Global___ClosedRound]:
         """Its closed rounds, oldest first."""
 
+    @_builtins.property
+    def declarations(self) -> _containers.RepeatedCompositeFieldContainer[Global___SiloDeclaration]:
+        """What each silo that has voted declared, by name."""
+
     def __init__(
         self,
         *,
         task: _task_pb2.TaskState | None = ...,
         history: _abc.Iterable[Global___ClosedRound] | None = ...,
+        declarations: _abc.Iterable[Global___SiloDeclaration] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["task", b"task"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["history", b"history", "task", b"task"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["declarations", b"declarations", "history", b"history", "task", b"task"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -90,6 +90,11 @@ class AdminServiceStub:
                 request_serializer=consilium_dot_v1_dot_admin__pb2.GetAuditHeadRequest.SerializeToString,
                 response_deserializer=consilium_dot_v1_dot_admin__pb2.GetAuditHeadResponse.FromString,
                 _registered_method=True)
+        self.ListPartyReleases = channel.unary_stream(
+                '/consilium.v1.AdminService/ListPartyReleases',
+                request_serializer=consilium_dot_v1_dot_admin__pb2.ListPartyReleasesRequest.SerializeToString,
+                response_deserializer=consilium_dot_v1_dot_admin__pb2.ListPartyReleasesResponse.FromString,
+                _registered_method=True)
         self.PublishPublicSet = channel.stream_unary(
                 '/consilium.v1.AdminService/PublishPublicSet',
                 request_serializer=consilium_dot_v1_dot_admin__pb2.PublishPublicSetRequest.SerializeToString,
@@ -208,6 +213,13 @@ class AdminServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListPartyReleases(self, request, context):
+        """The coordinator's own privacy ledger: every consensus published behind party-level noise, by task and round.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def PublishPublicSet(self, request_iterator, context):
         """Uploads a public set: a header, then the file in chunks of at most 1 MiB. Idempotent by digest.
         """
@@ -314,6 +326,11 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.GetAuditHead,
                     request_deserializer=consilium_dot_v1_dot_admin__pb2.GetAuditHeadRequest.FromString,
                     response_serializer=consilium_dot_v1_dot_admin__pb2.GetAuditHeadResponse.SerializeToString,
+            ),
+            'ListPartyReleases': grpc.unary_stream_rpc_method_handler(
+                    servicer.ListPartyReleases,
+                    request_deserializer=consilium_dot_v1_dot_admin__pb2.ListPartyReleasesRequest.FromString,
+                    response_serializer=consilium_dot_v1_dot_admin__pb2.ListPartyReleasesResponse.SerializeToString,
             ),
             'PublishPublicSet': grpc.stream_unary_rpc_method_handler(
                     servicer.PublishPublicSet,
@@ -649,6 +666,33 @@ class AdminService:
             '/consilium.v1.AdminService/GetAuditHead',
             consilium_dot_v1_dot_admin__pb2.GetAuditHeadRequest.SerializeToString,
             consilium_dot_v1_dot_admin__pb2.GetAuditHeadResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListPartyReleases(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/consilium.v1.AdminService/ListPartyReleases',
+            consilium_dot_v1_dot_admin__pb2.ListPartyReleasesRequest.SerializeToString,
+            consilium_dot_v1_dot_admin__pb2.ListPartyReleasesResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -55,6 +55,8 @@ class AdminServiceStub:
     """The audit chain, oldest entry first."""
     GetAuditHead: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetAuditHeadRequest, _admin_pb2.GetAuditHeadResponse]
     """Where the audit chain ends, kept apart from it: a chain that lost its end does not match."""
+    ListPartyReleases: _grpc.UnaryStreamMultiCallable[_admin_pb2.ListPartyReleasesRequest, _admin_pb2.ListPartyReleasesResponse]
+    """The coordinator's own privacy ledger: every consensus published behind party-level noise, by task and round."""
     PublishPublicSet: _grpc.StreamUnaryMultiCallable[_admin_pb2.PublishPublicSetRequest, _admin_pb2.PublishPublicSetResponse]
     """Uploads a public set: a header, then the file in chunks of at most 1 MiB. Idempotent by digest."""
     CreateTask: _grpc.UnaryUnaryMultiCallable[_admin_pb2.CreateTaskRequest, _admin_pb2.CreateTaskResponse]
@@ -97,6 +99,8 @@ class AdminServiceAsyncStub(AdminServiceStub):
     """The audit chain, oldest entry first."""
     GetAuditHead: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetAuditHeadRequest, _admin_pb2.GetAuditHeadResponse]  # type: ignore[assignment]
     """Where the audit chain ends, kept apart from it: a chain that lost its end does not match."""
+    ListPartyReleases: _aio.UnaryStreamMultiCallable[_admin_pb2.ListPartyReleasesRequest, _admin_pb2.ListPartyReleasesResponse]  # type: ignore[assignment]
+    """The coordinator's own privacy ledger: every consensus published behind party-level noise, by task and round."""
     PublishPublicSet: _aio.StreamUnaryMultiCallable[_admin_pb2.PublishPublicSetRequest, _admin_pb2.PublishPublicSetResponse]  # type: ignore[assignment]
     """Uploads a public set: a header, then the file in chunks of at most 1 MiB. Idempotent by digest."""
     CreateTask: _aio.UnaryUnaryMultiCallable[_admin_pb2.CreateTaskRequest, _admin_pb2.CreateTaskResponse]  # type: ignore[assignment]
@@ -202,6 +206,14 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.GetAuditHeadResponse, _abc.Awaitable[_admin_pb2.GetAuditHeadResponse]]:
         """Where the audit chain ends, kept apart from it: a chain that lost its end does not match."""
+
+    @_abc_1.abstractmethod
+    def ListPartyReleases(
+        self,
+        request: _admin_pb2.ListPartyReleasesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_admin_pb2.ListPartyReleasesResponse], _abc.AsyncIterator[_admin_pb2.ListPartyReleasesResponse]]:
+        """The coordinator's own privacy ledger: every consensus published behind party-level noise, by task and round."""
 
     @_abc_1.abstractmethod
     def PublishPublicSet(

@@ -3,6 +3,7 @@
 isort:skip_file
 What a ballot and a consensus look like on the wire: bit planes over the rows of a public set."""
 
+from wire.consilium.v1 import privacy_pb2 as _privacy_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
@@ -30,6 +31,8 @@ class _EncodingEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Encoding.Val
     """One plane per class: |U| * C bits. Any pattern of ones is allowed; no ones is an abstention."""
     ENCODING_INDEX: _Encoding.ValueType  # 2
     """The class index in ceil(log2(C + 1)) planes, most significant first; the code C is an abstention."""
+    ENCODING_SCORED: _Encoding.ValueType  # 3
+    """ENCODING_INDEX, then four planes with a certainty from 0 to 15, most significant first."""
 
 class Encoding(_Encoding, metaclass=_EncodingEnumTypeWrapper):
     """How labels are packed into bits. Both encodings are plane-major: a plane is one bit per row,
@@ -42,6 +45,8 @@ ENCODING_ONE_HOT: Encoding.ValueType  # 1
 """One plane per class: |U| * C bits. Any pattern of ones is allowed; no ones is an abstention."""
 ENCODING_INDEX: Encoding.ValueType  # 2
 """The class index in ceil(log2(C + 1)) planes, most significant first; the code C is an abstention."""
+ENCODING_SCORED: Encoding.ValueType  # 3
+"""ENCODING_INDEX, then four planes with a certainty from 0 to 15, most significant first."""
 Global___Encoding: _TypeAlias = Encoding  # noqa: Y015
 
 @_typing.final
@@ -56,6 +61,7 @@ class BallotHeader(_message.Message):
     ENCODING_FIELD_NUMBER: _builtins.int
     SIZE_BYTES_FIELD_NUMBER: _builtins.int
     DIGEST_FIELD_NUMBER: _builtins.int
+    PRIVACY_FIELD_NUMBER: _builtins.int
     task: _builtins.str
     """Name of the task voted on."""
     task_digest: _builtins.str
@@ -68,6 +74,10 @@ class BallotHeader(_message.Message):
     """Length of the packed bits in bytes."""
     digest: _builtins.str
     """Lower-case hexadecimal SHA-256 of the packed bits."""
+    @_builtins.property
+    def privacy(self) -> _privacy_pb2.PrivacyDeclaration:
+        """What the silo says of the ballot's privacy; absent means that nothing was done."""
+
     def __init__(
         self,
         *,
@@ -77,10 +87,11 @@ class BallotHeader(_message.Message):
         encoding: Global___Encoding.ValueType = ...,
         size_bytes: _builtins.int = ...,
         digest: _builtins.str = ...,
+        privacy: _privacy_pb2.PrivacyDeclaration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["privacy", b"privacy"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "encoding", b"encoding", "round", b"round", "size_bytes", b"size_bytes", "task", b"task", "task_digest", b"task_digest"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "encoding", b"encoding", "privacy", b"privacy", "round", b"round", "size_bytes", b"size_bytes", "task", b"task", "task_digest", b"task_digest"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

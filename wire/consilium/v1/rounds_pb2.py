@@ -28,39 +28,39 @@ from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19\x63onsilium/v1/rounds.proto\x12\x0c\x63onsilium.v1\x1a\x19\x63onsilium/v1/ballot.proto\x1a\x17\x63onsilium/v1/task.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"O\n\x0cWatchRequest\x12\x10\n\x08instance\x18\x01 \x01(\t\x12\x16\n\x0e\x61\x66ter_revision\x18\x02 \x01(\x04\x12\x15\n\ragent_version\x18\x03 \x01(\t\"6\n\rWatchResponse\x12%\n\x04task\x18\x01 \x01(\x0b\x32\x17.consilium.v1.TaskState\"N\n\x10HeartbeatRequest\x12\x10\n\x08instance\x18\x01 \x01(\t\x12(\n\x08\x61\x63tivity\x18\x02 \x01(\x0e\x32\x16.consilium.v1.Activity\"\xbc\x01\n\x11HeartbeatResponse\x12/\n\x0blease_until\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12-\n\nnext_after\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x34\n\x10\x63oordinator_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x11\n\tauthority\x18\x04 \x01(\t\" \n\x0cLeaveRequest\x12\x10\n\x08instance\x18\x01 \x01(\t\"\x0f\n\rLeaveResponse\"Y\n\x11\x43\x61stBallotRequest\x12,\n\x06header\x18\x01 \x01(\x0b\x32\x1a.consilium.v1.BallotHeaderH\x00\x12\x0e\n\x04\x64\x61ta\x18\x02 \x01(\x0cH\x00\x42\x06\n\x04part\"<\n\x12\x43\x61stBallotResponse\x12&\n\x07receipt\x18\x01 \x01(\x0b\x32\x15.consilium.v1.Receipt\"0\n\x11GetReceiptRequest\x12\x0c\n\x04task\x18\x01 \x01(\t\x12\r\n\x05round\x18\x02 \x01(\r\"<\n\x12GetReceiptResponse\x12&\n\x07receipt\x18\x01 \x01(\x0b\x32\x15.consilium.v1.Receipt\"4\n\x15\x46\x65tchConsensusRequest\x12\x0c\n\x04task\x18\x01 \x01(\t\x12\r\n\x05round\x18\x02 \x01(\r\"a\n\x16\x46\x65tchConsensusResponse\x12/\n\x06header\x18\x01 \x01(\x0b\x32\x1d.consilium.v1.ConsensusHeaderH\x00\x12\x0e\n\x04\x64\x61ta\x18\x02 \x01(\x0cH\x00\x42\x06\n\x04part*\xa5\x01\n\x08\x41\x63tivity\x12\x18\n\x14\x41\x43TIVITY_UNSPECIFIED\x10\x00\x12\x11\n\rACTIVITY_IDLE\x10\x01\x12\x15\n\x11\x41\x43TIVITY_TRAINING\x10\x02\x12\x12\n\x0e\x41\x43TIVITY_VOTED\x10\x03\x12!\n\x1d\x41\x43TIVITY_WAITING_FOR_APPROVAL\x10\x04\x12\x1e\n\x1a\x41\x43TIVITY_REFUSED_BY_POLICY\x10\x05\x32\xe6\x03\n\rRoundsService\x12\x42\n\x05Watch\x12\x1a.consilium.v1.WatchRequest\x1a\x1b.consilium.v1.WatchResponse0\x01\x12L\n\tHeartbeat\x12\x1e.consilium.v1.HeartbeatRequest\x1a\x1f.consilium.v1.HeartbeatResponse\x12@\n\x05Leave\x12\x1a.consilium.v1.LeaveRequest\x1a\x1b.consilium.v1.LeaveResponse\x12Q\n\nCastBallot\x12\x1f.consilium.v1.CastBallotRequest\x1a .consilium.v1.CastBallotResponse(\x01\x12O\n\nGetReceipt\x12\x1f.consilium.v1.GetReceiptRequest\x1a .consilium.v1.GetReceiptResponse\x12]\n\x0e\x46\x65tchConsensus\x12#.consilium.v1.FetchConsensusRequest\x1a$.consilium.v1.FetchConsensusResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19\x63onsilium/v1/rounds.proto\x12\x0c\x63onsilium.v1\x1a\x19\x63onsilium/v1/ballot.proto\x1a\x17\x63onsilium/v1/task.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"O\n\x0cWatchRequest\x12\x10\n\x08instance\x18\x01 \x01(\t\x12\x16\n\x0e\x61\x66ter_revision\x18\x02 \x01(\x04\x12\x15\n\ragent_version\x18\x03 \x01(\t\"L\n\rWatchResponse\x12%\n\x04task\x18\x01 \x01(\x0b\x32\x17.consilium.v1.TaskState\x12\x14\n\x0c\x62\x61llots_held\x18\x02 \x01(\x04\"N\n\x10HeartbeatRequest\x12\x10\n\x08instance\x18\x01 \x01(\t\x12(\n\x08\x61\x63tivity\x18\x02 \x01(\x0e\x32\x16.consilium.v1.Activity\"\xbc\x01\n\x11HeartbeatResponse\x12/\n\x0blease_until\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12-\n\nnext_after\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x34\n\x10\x63oordinator_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x11\n\tauthority\x18\x04 \x01(\t\" \n\x0cLeaveRequest\x12\x10\n\x08instance\x18\x01 \x01(\t\"\x0f\n\rLeaveResponse\"Y\n\x11\x43\x61stBallotRequest\x12,\n\x06header\x18\x01 \x01(\x0b\x32\x1a.consilium.v1.BallotHeaderH\x00\x12\x0e\n\x04\x64\x61ta\x18\x02 \x01(\x0cH\x00\x42\x06\n\x04part\"<\n\x12\x43\x61stBallotResponse\x12&\n\x07receipt\x18\x01 \x01(\x0b\x32\x15.consilium.v1.Receipt\"0\n\x11GetReceiptRequest\x12\x0c\n\x04task\x18\x01 \x01(\t\x12\r\n\x05round\x18\x02 \x01(\r\"<\n\x12GetReceiptResponse\x12&\n\x07receipt\x18\x01 \x01(\x0b\x32\x15.consilium.v1.Receipt\"4\n\x15\x46\x65tchConsensusRequest\x12\x0c\n\x04task\x18\x01 \x01(\t\x12\r\n\x05round\x18\x02 \x01(\r\"a\n\x16\x46\x65tchConsensusResponse\x12/\n\x06header\x18\x01 \x01(\x0b\x32\x1d.consilium.v1.ConsensusHeaderH\x00\x12\x0e\n\x04\x64\x61ta\x18\x02 \x01(\x0cH\x00\x42\x06\n\x04part*\xc0\x01\n\x08\x41\x63tivity\x12\x18\n\x14\x41\x43TIVITY_UNSPECIFIED\x10\x00\x12\x11\n\rACTIVITY_IDLE\x10\x01\x12\x15\n\x11\x41\x43TIVITY_TRAINING\x10\x02\x12\x12\n\x0e\x41\x43TIVITY_VOTED\x10\x03\x12!\n\x1d\x41\x43TIVITY_WAITING_FOR_APPROVAL\x10\x04\x12\x1e\n\x1a\x41\x43TIVITY_REFUSED_BY_POLICY\x10\x05\x12\x19\n\x15\x41\x43TIVITY_BUDGET_SPENT\x10\x06\x32\xe6\x03\n\rRoundsService\x12\x42\n\x05Watch\x12\x1a.consilium.v1.WatchRequest\x1a\x1b.consilium.v1.WatchResponse0\x01\x12L\n\tHeartbeat\x12\x1e.consilium.v1.HeartbeatRequest\x1a\x1f.consilium.v1.HeartbeatResponse\x12@\n\x05Leave\x12\x1a.consilium.v1.LeaveRequest\x1a\x1b.consilium.v1.LeaveResponse\x12Q\n\nCastBallot\x12\x1f.consilium.v1.CastBallotRequest\x1a .consilium.v1.CastBallotResponse(\x01\x12O\n\nGetReceipt\x12\x1f.consilium.v1.GetReceiptRequest\x1a .consilium.v1.GetReceiptResponse\x12]\n\x0e\x46\x65tchConsensus\x12#.consilium.v1.FetchConsensusRequest\x1a$.consilium.v1.FetchConsensusResponse0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'consilium.v1.rounds_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_ACTIVITY']._serialized_start=1038
-  _globals['_ACTIVITY']._serialized_end=1203
+  _globals['_ACTIVITY']._serialized_start=1060
+  _globals['_ACTIVITY']._serialized_end=1252
   _globals['_WATCHREQUEST']._serialized_start=160
   _globals['_WATCHREQUEST']._serialized_end=239
   _globals['_WATCHRESPONSE']._serialized_start=241
-  _globals['_WATCHRESPONSE']._serialized_end=295
-  _globals['_HEARTBEATREQUEST']._serialized_start=297
-  _globals['_HEARTBEATREQUEST']._serialized_end=375
-  _globals['_HEARTBEATRESPONSE']._serialized_start=378
-  _globals['_HEARTBEATRESPONSE']._serialized_end=566
-  _globals['_LEAVEREQUEST']._serialized_start=568
-  _globals['_LEAVEREQUEST']._serialized_end=600
-  _globals['_LEAVERESPONSE']._serialized_start=602
-  _globals['_LEAVERESPONSE']._serialized_end=617
-  _globals['_CASTBALLOTREQUEST']._serialized_start=619
-  _globals['_CASTBALLOTREQUEST']._serialized_end=708
-  _globals['_CASTBALLOTRESPONSE']._serialized_start=710
-  _globals['_CASTBALLOTRESPONSE']._serialized_end=770
-  _globals['_GETRECEIPTREQUEST']._serialized_start=772
-  _globals['_GETRECEIPTREQUEST']._serialized_end=820
-  _globals['_GETRECEIPTRESPONSE']._serialized_start=822
-  _globals['_GETRECEIPTRESPONSE']._serialized_end=882
-  _globals['_FETCHCONSENSUSREQUEST']._serialized_start=884
-  _globals['_FETCHCONSENSUSREQUEST']._serialized_end=936
-  _globals['_FETCHCONSENSUSRESPONSE']._serialized_start=938
-  _globals['_FETCHCONSENSUSRESPONSE']._serialized_end=1035
-  _globals['_ROUNDSSERVICE']._serialized_start=1206
-  _globals['_ROUNDSSERVICE']._serialized_end=1692
+  _globals['_WATCHRESPONSE']._serialized_end=317
+  _globals['_HEARTBEATREQUEST']._serialized_start=319
+  _globals['_HEARTBEATREQUEST']._serialized_end=397
+  _globals['_HEARTBEATRESPONSE']._serialized_start=400
+  _globals['_HEARTBEATRESPONSE']._serialized_end=588
+  _globals['_LEAVEREQUEST']._serialized_start=590
+  _globals['_LEAVEREQUEST']._serialized_end=622
+  _globals['_LEAVERESPONSE']._serialized_start=624
+  _globals['_LEAVERESPONSE']._serialized_end=639
+  _globals['_CASTBALLOTREQUEST']._serialized_start=641
+  _globals['_CASTBALLOTREQUEST']._serialized_end=730
+  _globals['_CASTBALLOTRESPONSE']._serialized_start=732
+  _globals['_CASTBALLOTRESPONSE']._serialized_end=792
+  _globals['_GETRECEIPTREQUEST']._serialized_start=794
+  _globals['_GETRECEIPTREQUEST']._serialized_end=842
+  _globals['_GETRECEIPTRESPONSE']._serialized_start=844
+  _globals['_GETRECEIPTRESPONSE']._serialized_end=904
+  _globals['_FETCHCONSENSUSREQUEST']._serialized_start=906
+  _globals['_FETCHCONSENSUSREQUEST']._serialized_end=958
+  _globals['_FETCHCONSENSUSRESPONSE']._serialized_start=960
+  _globals['_FETCHCONSENSUSRESPONSE']._serialized_end=1057
+  _globals['_ROUNDSSERVICE']._serialized_start=1255
+  _globals['_ROUNDSSERVICE']._serialized_end=1741
 # @@protoc_insertion_point(module_scope)

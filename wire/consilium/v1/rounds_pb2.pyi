@@ -39,6 +39,8 @@ class _ActivityEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Activity.Val
     """A person at the hospital has yet to approve a task."""
     ACTIVITY_REFUSED_BY_POLICY: _Activity.ValueType  # 5
     """The hospital's policy does not allow a task."""
+    ACTIVITY_BUDGET_SPENT: _Activity.ValueType  # 6
+    """A privacy budget is spent: the silo abstains and goes on listening."""
 
 class Activity(_Activity, metaclass=_ActivityEnumTypeWrapper):
     """What an agent is doing; shown to operators."""
@@ -55,6 +57,8 @@ ACTIVITY_WAITING_FOR_APPROVAL: Activity.ValueType  # 4
 """A person at the hospital has yet to approve a task."""
 ACTIVITY_REFUSED_BY_POLICY: Activity.ValueType  # 5
 """The hospital's policy does not allow a task."""
+ACTIVITY_BUDGET_SPENT: Activity.ValueType  # 6
+"""A privacy budget is spent: the silo abstains and goes on listening."""
 Global___Activity: _TypeAlias = Activity  # noqa: Y015
 
 @_typing.final
@@ -94,6 +98,9 @@ class WatchResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     TASK_FIELD_NUMBER: _builtins.int
+    BALLOTS_HELD_FIELD_NUMBER: _builtins.int
+    ballots_held: _builtins.int
+    """Ballots the coordinator has ever accepted from this silo: its ledger must have as many."""
     @_builtins.property
     def task(self) -> _task_pb2.TaskState:
         """A task as it stands now."""
@@ -102,10 +109,11 @@ class WatchResponse(_message.Message):
         self,
         *,
         task: _task_pb2.TaskState | None = ...,
+        ballots_held: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["task", b"task"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["task", b"task"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ballots_held", b"ballots_held", "task", b"task"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -23,29 +23,30 @@ _sym_db = _symbol_database.Default()
 
 
 from wire.consilium.v1 import ballot_pb2 as consilium_dot_v1_dot_ballot__pb2
+from wire.consilium.v1 import privacy_pb2 as consilium_dot_v1_dot_privacy__pb2
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17\x63onsilium/v1/task.proto\x12\x0c\x63onsilium.v1\x1a\x19\x63onsilium/v1/ballot.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xd4\x01\n\x0bRoundPolicy\x12\x12\n\nmax_rounds\x18\x01 \x01(\r\x12+\n\x08\x64\x65\x61\x64line\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12(\n\x05grace\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0e\n\x06quorum\x18\x04 \x01(\r\x12\x16\n\x0emax_extensions\x18\x05 \x01(\r\x12\x1b\n\x13stop_churn_permille\x18\x06 \x01(\r\x12\x15\n\rstop_patience\x18\x07 \x01(\r\"\xb6\x02\n\x0eTaskDefinition\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\npublic_set\x18\x02 \x01(\t\x12\x0c\n\x04rows\x18\x03 \x01(\x04\x12\x0e\n\x06labels\x18\x04 \x03(\t\x12$\n\x06method\x18\x05 \x01(\x0e\x32\x14.consilium.v1.Method\x12)\n\x04rule\x18\x06 \x01(\x0e\x32\x1b.consilium.v1.ConsensusRule\x12\x1a\n\x12min_share_permille\x18\x07 \x01(\r\x12)\n\x06rounds\x18\x08 \x01(\x0b\x32\x19.consilium.v1.RoundPolicy\x12\x13\n\x0blocal_steps\x18\t \x01(\r\x12(\n\x08\x65ncoding\x18\n \x01(\x0e\x32\x16.consilium.v1.Encoding\x12\r\n\x05silos\x18\x0b \x03(\t\"\xae\x01\n\tOpenRound\x12\x0e\n\x06number\x18\x01 \x01(\r\x12-\n\topened_at\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12-\n\tcloses_at\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x10\n\x08\x65xpected\x18\x04 \x03(\t\x12\r\n\x05voted\x18\x05 \x03(\t\x12\x12\n\nextensions\x18\x06 \x01(\r\"\xf8\x01\n\tTaskState\x12\x10\n\x08revision\x18\x01 \x01(\x04\x12\x30\n\ndefinition\x18\x02 \x01(\x0b\x32\x1c.consilium.v1.TaskDefinition\x12\x0e\n\x06\x64igest\x18\x03 \x01(\t\x12(\n\x06status\x18\x04 \x01(\x0e\x32\x18.consilium.v1.TaskStatus\x12\x0e\n\x06reason\x18\x05 \x01(\t\x12+\n\nopen_round\x18\x06 \x01(\x0b\x32\x17.consilium.v1.OpenRound\x12\x30\n\tconsensus\x18\x07 \x01(\x0b\x32\x1d.consilium.v1.ConsensusHeader*2\n\x06Method\x12\x16\n\x12METHOD_UNSPECIFIED\x10\x00\x12\x10\n\x0cMETHOD_FEDCT\x10\x01*s\n\rConsensusRule\x12\x1e\n\x1a\x43ONSENSUS_RULE_UNSPECIFIED\x10\x00\x12\x1b\n\x17\x43ONSENSUS_RULE_MAJORITY\x10\x01\x12%\n!CONSENSUS_RULE_QUALIFIED_MAJORITY\x10\x02*\x8b\x01\n\nTaskStatus\x12\x1b\n\x17TASK_STATUS_UNSPECIFIED\x10\x00\x12\x15\n\x11TASK_STATUS_DRAFT\x10\x01\x12\x17\n\x13TASK_STATUS_RUNNING\x10\x02\x12\x16\n\x12TASK_STATUS_PAUSED\x10\x03\x12\x18\n\x14TASK_STATUS_FINISHED\x10\x04\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17\x63onsilium/v1/task.proto\x12\x0c\x63onsilium.v1\x1a\x19\x63onsilium/v1/ballot.proto\x1a\x1a\x63onsilium/v1/privacy.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xd4\x01\n\x0bRoundPolicy\x12\x12\n\nmax_rounds\x18\x01 \x01(\r\x12+\n\x08\x64\x65\x61\x64line\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12(\n\x05grace\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0e\n\x06quorum\x18\x04 \x01(\r\x12\x16\n\x0emax_extensions\x18\x05 \x01(\r\x12\x1b\n\x13stop_churn_permille\x18\x06 \x01(\r\x12\x15\n\rstop_patience\x18\x07 \x01(\r\"\xe4\x02\n\x0eTaskDefinition\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\npublic_set\x18\x02 \x01(\t\x12\x0c\n\x04rows\x18\x03 \x01(\x04\x12\x0e\n\x06labels\x18\x04 \x03(\t\x12$\n\x06method\x18\x05 \x01(\x0e\x32\x14.consilium.v1.Method\x12)\n\x04rule\x18\x06 \x01(\x0e\x32\x1b.consilium.v1.ConsensusRule\x12\x1a\n\x12min_share_permille\x18\x07 \x01(\r\x12)\n\x06rounds\x18\x08 \x01(\x0b\x32\x19.consilium.v1.RoundPolicy\x12\x13\n\x0blocal_steps\x18\t \x01(\r\x12(\n\x08\x65ncoding\x18\n \x01(\x0e\x32\x16.consilium.v1.Encoding\x12\r\n\x05silos\x18\x0b \x03(\t\x12,\n\x07privacy\x18\x0c \x01(\x0b\x32\x1b.consilium.v1.PrivacyDemand\"\xae\x01\n\tOpenRound\x12\x0e\n\x06number\x18\x01 \x01(\r\x12-\n\topened_at\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12-\n\tcloses_at\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x10\n\x08\x65xpected\x18\x04 \x03(\t\x12\r\n\x05voted\x18\x05 \x03(\t\x12\x12\n\nextensions\x18\x06 \x01(\r\"\xf8\x01\n\tTaskState\x12\x10\n\x08revision\x18\x01 \x01(\x04\x12\x30\n\ndefinition\x18\x02 \x01(\x0b\x32\x1c.consilium.v1.TaskDefinition\x12\x0e\n\x06\x64igest\x18\x03 \x01(\t\x12(\n\x06status\x18\x04 \x01(\x0e\x32\x18.consilium.v1.TaskStatus\x12\x0e\n\x06reason\x18\x05 \x01(\t\x12+\n\nopen_round\x18\x06 \x01(\x0b\x32\x17.consilium.v1.OpenRound\x12\x30\n\tconsensus\x18\x07 \x01(\x0b\x32\x1d.consilium.v1.ConsensusHeader*2\n\x06Method\x12\x16\n\x12METHOD_UNSPECIFIED\x10\x00\x12\x10\n\x0cMETHOD_FEDCT\x10\x01*s\n\rConsensusRule\x12\x1e\n\x1a\x43ONSENSUS_RULE_UNSPECIFIED\x10\x00\x12\x1b\n\x17\x43ONSENSUS_RULE_MAJORITY\x10\x01\x12%\n!CONSENSUS_RULE_QUALIFIED_MAJORITY\x10\x02*\x8b\x01\n\nTaskStatus\x12\x1b\n\x17TASK_STATUS_UNSPECIFIED\x10\x00\x12\x15\n\x11TASK_STATUS_DRAFT\x10\x01\x12\x17\n\x13TASK_STATUS_RUNNING\x10\x02\x12\x16\n\x12TASK_STATUS_PAUSED\x10\x03\x12\x18\n\x14TASK_STATUS_FINISHED\x10\x04\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'consilium.v1.task_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_METHOD']._serialized_start=1089
-  _globals['_METHOD']._serialized_end=1139
-  _globals['_CONSENSUSRULE']._serialized_start=1141
-  _globals['_CONSENSUSRULE']._serialized_end=1256
-  _globals['_TASKSTATUS']._serialized_start=1259
-  _globals['_TASKSTATUS']._serialized_end=1398
-  _globals['_ROUNDPOLICY']._serialized_start=134
-  _globals['_ROUNDPOLICY']._serialized_end=346
-  _globals['_TASKDEFINITION']._serialized_start=349
-  _globals['_TASKDEFINITION']._serialized_end=659
-  _globals['_OPENROUND']._serialized_start=662
-  _globals['_OPENROUND']._serialized_end=836
-  _globals['_TASKSTATE']._serialized_start=839
-  _globals['_TASKSTATE']._serialized_end=1087
+  _globals['_METHOD']._serialized_start=1163
+  _globals['_METHOD']._serialized_end=1213
+  _globals['_CONSENSUSRULE']._serialized_start=1215
+  _globals['_CONSENSUSRULE']._serialized_end=1330
+  _globals['_TASKSTATUS']._serialized_start=1333
+  _globals['_TASKSTATUS']._serialized_end=1472
+  _globals['_ROUNDPOLICY']._serialized_start=162
+  _globals['_ROUNDPOLICY']._serialized_end=374
+  _globals['_TASKDEFINITION']._serialized_start=377
+  _globals['_TASKDEFINITION']._serialized_end=733
+  _globals['_OPENROUND']._serialized_start=736
+  _globals['_OPENROUND']._serialized_end=910
+  _globals['_TASKSTATE']._serialized_start=913
+  _globals['_TASKSTATE']._serialized_end=1161
 # @@protoc_insertion_point(module_scope)

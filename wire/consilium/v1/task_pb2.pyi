@@ -5,6 +5,7 @@ A task: one federation run, defined once and identified by the digest of its def
 
 from collections import abc as _abc
 from wire.consilium.v1 import ballot_pb2 as _ballot_pb2
+from wire.consilium.v1 import privacy_pb2 as _privacy_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
@@ -165,6 +166,7 @@ class TaskDefinition(_message.Message):
     LOCAL_STEPS_FIELD_NUMBER: _builtins.int
     ENCODING_FIELD_NUMBER: _builtins.int
     SILOS_FIELD_NUMBER: _builtins.int
+    PRIVACY_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Unique name."""
     public_set: _builtins.str
@@ -193,6 +195,10 @@ class TaskDefinition(_message.Message):
     def silos(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Names of the silos that take part; empty means every active silo."""
 
+    @_builtins.property
+    def privacy(self) -> _privacy_pb2.PrivacyDemand:
+        """The least protection a ballot must have."""
+
     def __init__(
         self,
         *,
@@ -207,10 +213,11 @@ class TaskDefinition(_message.Message):
         local_steps: _builtins.int = ...,
         encoding: _ballot_pb2.Encoding.ValueType = ...,
         silos: _abc.Iterable[_builtins.str] | None = ...,
+        privacy: _privacy_pb2.PrivacyDemand | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["rounds", b"rounds"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["privacy", b"privacy", "rounds", b"rounds"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["encoding", b"encoding", "labels", b"labels", "local_steps", b"local_steps", "method", b"method", "min_share_permille", b"min_share_permille", "name", b"name", "public_set", b"public_set", "rounds", b"rounds", "rows", b"rows", "rule", b"rule", "silos", b"silos"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["encoding", b"encoding", "labels", b"labels", "local_steps", b"local_steps", "method", b"method", "min_share_permille", b"min_share_permille", "name", b"name", "privacy", b"privacy", "public_set", b"public_set", "rounds", b"rounds", "rows", b"rows", "rule", b"rule", "silos", b"silos"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -7,6 +7,7 @@ network; the agent has the network and no data.
 
 from collections import abc as _abc
 from wire.consilium.v1 import ballot_pb2 as _ballot_pb2
+from wire.consilium.v1 import privacy_pb2 as _privacy_pb2
 from wire.consilium.v1 import registry_pb2 as _registry_pb2
 from wire.consilium.v1 import task_pb2 as _task_pb2
 from google.protobuf import descriptor as _descriptor
@@ -78,26 +79,93 @@ class DescribeResponse(_message.Message):
     VERSION_FIELD_NUMBER: _builtins.int
     ISOLATION_FIELD_NUMBER: _builtins.int
     ISOLATION_NOTE_FIELD_NUMBER: _builtins.int
+    STANDING_FIELD_NUMBER: _builtins.int
     version: _builtins.str
     """Version of the trainer's software."""
     isolation: Global___Isolation.ValueType
     """How it is kept from the network."""
     isolation_note: _builtins.str
     """Why it is not isolated, if it is not."""
+    @_builtins.property
+    def standing(self) -> Global___PrivacyStanding:
+        """What its ledger says."""
+
     def __init__(
         self,
         *,
         version: _builtins.str = ...,
         isolation: Global___Isolation.ValueType = ...,
         isolation_note: _builtins.str = ...,
+        standing: Global___PrivacyStanding | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["standing", b"standing"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["isolation", b"isolation", "isolation_note", b"isolation_note", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["isolation", b"isolation", "isolation_note", b"isolation_note", "standing", b"standing", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DescribeResponse: _TypeAlias = DescribeResponse  # noqa: Y015
+
+@_typing.final
+class PrivacyStanding(_message.Message):
+    """The privacy ledger in numbers, for the hospital's own metrics. Costs depend on noise, never on data."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RELEASES_FIELD_NUMBER: _builtins.int
+    BALLOTS_FIELD_NUMBER: _builtins.int
+    ESTIMATES_FIELD_NUMBER: _builtins.int
+    SPENT_MICROS_FIELD_NUMBER: _builtins.int
+    BUDGET_MICROS_FIELD_NUMBER: _builtins.int
+    TASK_SPENT_MICROS_FIELD_NUMBER: _builtins.int
+    TASK_BUDGET_MICROS_FIELD_NUMBER: _builtins.int
+    releases: _builtins.int
+    """Entries in the ledger."""
+    ballots: _builtins.int
+    """Of these, ballots handed out."""
+    estimates: _builtins.int
+    """Entries whose cost is an estimate."""
+    spent_micros: _builtins.int
+    """Spent over the data set's lifetime, in millionths of ε; absent if there is no bound."""
+    budget_micros: _builtins.int
+    """Budget for the data set's lifetime, in millionths of ε; absent if there is none."""
+    task_spent_micros: _builtins.int
+    """The same for the task voted in; absent where no task is asked about."""
+    task_budget_micros: _builtins.int
+    """Budget of that task."""
+    def __init__(
+        self,
+        *,
+        releases: _builtins.int = ...,
+        ballots: _builtins.int = ...,
+        estimates: _builtins.int = ...,
+        spent_micros: _builtins.int | None = ...,
+        budget_micros: _builtins.int | None = ...,
+        task_spent_micros: _builtins.int | None = ...,
+        task_budget_micros: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_budget_micros", b"_budget_micros", "_spent_micros", b"_spent_micros", "_task_budget_micros", b"_task_budget_micros", "_task_spent_micros", b"_task_spent_micros", "budget_micros", b"budget_micros", "spent_micros", b"spent_micros", "task_budget_micros", b"task_budget_micros", "task_spent_micros", b"task_spent_micros"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_budget_micros", b"_budget_micros", "_spent_micros", b"_spent_micros", "_task_budget_micros", b"_task_budget_micros", "_task_spent_micros", b"_task_spent_micros", "ballots", b"ballots", "budget_micros", b"budget_micros", "estimates", b"estimates", "releases", b"releases", "spent_micros", b"spent_micros", "task_budget_micros", b"task_budget_micros", "task_spent_micros", b"task_spent_micros"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__budget_micros: _TypeAlias = _typing.Literal["budget_micros"]  # noqa: Y015
+    _WhichOneofArgType__budget_micros: _TypeAlias = _typing.Literal["_budget_micros", b"_budget_micros"]  # noqa: Y015
+    _WhichOneofReturnType__spent_micros: _TypeAlias = _typing.Literal["spent_micros"]  # noqa: Y015
+    _WhichOneofArgType__spent_micros: _TypeAlias = _typing.Literal["_spent_micros", b"_spent_micros"]  # noqa: Y015
+    _WhichOneofReturnType__task_budget_micros: _TypeAlias = _typing.Literal["task_budget_micros"]  # noqa: Y015
+    _WhichOneofArgType__task_budget_micros: _TypeAlias = _typing.Literal["_task_budget_micros", b"_task_budget_micros"]  # noqa: Y015
+    _WhichOneofReturnType__task_spent_micros: _TypeAlias = _typing.Literal["task_spent_micros"]  # noqa: Y015
+    _WhichOneofArgType__task_spent_micros: _TypeAlias = _typing.Literal["_task_spent_micros", b"_task_spent_micros"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__budget_micros) -> _WhichOneofReturnType__budget_micros | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__spent_micros) -> _WhichOneofReturnType__spent_micros | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__task_budget_micros) -> _WhichOneofReturnType__task_budget_micros | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__task_spent_micros) -> _WhichOneofReturnType__task_spent_micros | None: ...
+
+Global___PrivacyStanding: _TypeAlias = PrivacyStanding  # noqa: Y015
 
 @_typing.final
 class ProposeRequest(_message.Message):
@@ -238,10 +306,13 @@ class VoteRequest(_message.Message):
     TASK_DIGEST_FIELD_NUMBER: _builtins.int
     ROUND_FIELD_NUMBER: _builtins.int
     CONSENSUS_FIELD_NUMBER: _builtins.int
+    KNOWN_BALLOTS_FIELD_NUMBER: _builtins.int
     task_digest: _builtins.str
     """Digest of a prepared task."""
     round: _builtins.int
     """Round, counted from 1."""
+    known_ballots: _builtins.int
+    """Ballots of this silo the coordinator or the agent knows of: a ledger with fewer is an old copy."""
     @_builtins.property
     def consensus(self) -> Global___ConsensusLabels:
         """The latest consensus; absent before the first."""
@@ -252,10 +323,11 @@ class VoteRequest(_message.Message):
         task_digest: _builtins.str = ...,
         round: _builtins.int = ...,
         consensus: Global___ConsensusLabels | None = ...,
+        known_ballots: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["consensus", b"consensus"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["consensus", b"consensus", "round", b"round", "task_digest", b"task_digest"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["consensus", b"consensus", "known_ballots", b"known_ballots", "round", b"round", "task_digest", b"task_digest"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -269,19 +341,35 @@ class VoteResponse(_message.Message):
 
     ENCODING_FIELD_NUMBER: _builtins.int
     DATA_FIELD_NUMBER: _builtins.int
+    PRIVACY_FIELD_NUMBER: _builtins.int
+    ABSTAINED_FIELD_NUMBER: _builtins.int
+    STANDING_FIELD_NUMBER: _builtins.int
     encoding: _ballot_pb2.Encoding.ValueType
     """How the bits are packed."""
     data: _builtins.bytes
     """The packed hard labels."""
+    abstained: _builtins.str
+    """Why the ballot abstains on every row, in a sentence; empty if it does not."""
+    @_builtins.property
+    def privacy(self) -> _privacy_pb2.PrivacyDeclaration:
+        """What the coordinator is told of its privacy."""
+
+    @_builtins.property
+    def standing(self) -> Global___PrivacyStanding:
+        """The ledger after this ballot was paid for."""
+
     def __init__(
         self,
         *,
         encoding: _ballot_pb2.Encoding.ValueType = ...,
         data: _builtins.bytes = ...,
+        privacy: _privacy_pb2.PrivacyDeclaration | None = ...,
+        abstained: _builtins.str = ...,
+        standing: Global___PrivacyStanding | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["privacy", b"privacy", "standing", b"standing"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "encoding", b"encoding"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["abstained", b"abstained", "data", b"data", "encoding", b"encoding", "privacy", b"privacy", "standing", b"standing"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
