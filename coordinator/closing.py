@@ -1,7 +1,8 @@
 """Closes a round: counts the stored ballots, forms the consensus, publishes it, opens the next round.
 
 Everything is read from the store, so what a coordinator killed at any point of this has begun, it finishes
-after its restart, or another replica finishes at once, and the consensus is the same.
+after its restart, or another replica finishes at once, and the consensus is the same. Only party-level noise is
+drawn anew; then the one consensus that was published stands, and no other was ever seen.
 """
 
 from __future__ import annotations
@@ -10,30 +11,47 @@ from datetime import datetime
 
 import numpy as np
 
-from coordinator.consensus import Tally, TieKey, changed_rows, form_consensus, rule_for
+from coordinator.consensus import (
+    NoisyRule,
+    Tally,
+    TieKey,
+    ballot_weights,
+    changed_rows,
+    form_consensus,
+    release_of,
+    rule_for,
+)
 from coordinator.rounds import ClosedBy, Round, settled
 from coordinator.store import Store
 from coordinator.store.records import Consensus, TaskRecord
 from wire.ballot import ABSTAIN, digest, pack, unpack
 from wire.crash_points import crash_point
+from wire.privacy.randomness import Bits, SecureBits
+
+_SECURE = SecureBits()
 
 
 def close_round(
-    store: Store, task: TaskRecord, current: Round, by: ClosedBy, now: datetime
+    store: Store,
+    task: TaskRecord,
+    current: Round,
+    by: ClosedBy,
+    now: datetime,
+    bits: Bits = _SECURE,
 ) -> TaskRecord | None:
     """The task after the round has been closed, or None if someone else has closed it or is doing so."""
     with store.closing_turn(current.task, current.number) as mine:
-        return _close(store, task, current, by, now) if mine else None
+        return _close(store, task, current, by, now, bits) if mine else None
 
 
 def _close(
-    store: Store, task: TaskRecord, current: Round, by: ClosedBy, now: datetime
+    store: Store, task: TaskRecord, current: Round, by: ClosedBy, now: datetime, bits: Bits
 ) -> TaskRecord | None:
     crash_point("closing-decided")
     if not store.tasks.begin_close(current, by):
         return None
     crash_point("closing-begun")
-    consensus = count(store, task, current.number)
+    consensus = count(store, task, current.number, bits)
     policy = task.definition.rounds
     changed = store.tasks.recent_changes(task.name, policy.stop_patience)
     finished = ""
@@ -50,15 +68,25 @@ def _close(
     return after
 
 
-def count(store: Store, task: TaskRecord, number: int) -> Consensus:
-    """The consensus of the ballots stored for a round."""
+def count(store: Store, task: TaskRecord, number: int, bits: Bits) -> Consensus:
+    """The consensus of the ballots stored for a round.
+
+    Ballots are weighted by what their silos declared; behind party-level noise each counts 1.
+    """
     shape = task.definition.shape
+    rule = rule_for(task.definition.consensus)
+    release = release_of(task.definition)
+    declared = store.ballots.declarations(task.name, number)
+    weights = dict.fromkeys(declared, 1)
+    if release is None:
+        each = ballot_weights(list(declared.values()), shape.classes, shape.encoding)
+        weights = dict(zip(declared, each, strict=True))
+    else:
+        rule = NoisyRule(rule, release, bits)
     tally = Tally(shape)
-    for _, payload in store.ballots.payloads(task.name, number):
-        tally.add(payload)
-    labels = form_consensus(
-        tally, rule_for(task.definition.consensus), TieKey.of(task.digest, number)
-    )
+    for silo, payload in store.ballots.payloads(task.name, number):
+        tally.add(payload, weights[silo])
+    labels = form_consensus(tally, rule, TieKey.of(task.digest, number))
     payload = pack(labels, shape.as_index())
     changed = task.definition.rows
     if number > 1:
@@ -70,4 +98,5 @@ def count(store: Store, task: TaskRecord, number: int) -> Consensus:
         changed_rows=changed,
         abstained_rows=int(np.count_nonzero(labels == ABSTAIN)),
         ballots=tally.ballots,
+        release=release,
     )

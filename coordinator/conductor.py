@@ -10,6 +10,7 @@ from time import perf_counter
 import structlog
 
 from coordinator.closing import close_round
+from coordinator.consensus import release_of
 from coordinator.metrics import Metrics
 from coordinator.news import News, Topic
 from coordinator.rounds import Close, Extend, Pause, Round, Wait, decide
@@ -138,3 +139,7 @@ class Conductor:
         self._metrics.deadline.labels(task.name).set(
             current.closes_at.timestamp() if current else 0
         )
+        release = release_of(task.definition)
+        published = task.latest.number if task.latest else 0
+        each = release.pure_epsilon if release else 0.0
+        self._metrics.party_epsilon.labels(task.name).set(published * each)

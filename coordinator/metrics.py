@@ -99,6 +99,12 @@ class Metrics:
             ["task"],
             registry=registry,
         )
+        self.party_epsilon = Gauge(
+            "consilium_party_epsilon_spent",
+            "What noisy consensuses of a task have cost each silo, at δ = 0; 0 without party-level noise.",
+            ["task"],
+            registry=registry,
+        )
         self.round_seconds = Histogram(
             "consilium_round_duration_seconds",
             "From opening a round to its consensus.",

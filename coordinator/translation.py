@@ -8,12 +8,14 @@ from datetime import datetime, timedelta
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from coordinator.consensus.party_noise import PartyEntry
 from coordinator.store.records import (
     AdminRecord,
     BallotRecord,
     ClosedRound,
     MemberStatus,
     PublicSetRecord,
+    SiloDeclaration,
     SiloRecord,
     TaskRecord,
 )
@@ -166,6 +168,25 @@ def history_message(task: str, closed: ClosedRound) -> admin_pb2.ClosedRound:
         closed_at=timestamp(closed.closed_at),
         closed_by=str(closed.closed_by),
         voted=closed.voted,
+    )
+
+
+def declaration_message(declared: SiloDeclaration) -> admin_pb2.SiloDeclaration:
+    """What a silo said of its latest ballot."""
+    return admin_pb2.SiloDeclaration(
+        silo=declared.silo, round=declared.round, privacy=declared.declaration.to_proto()
+    )
+
+
+def party_release_message(entry: PartyEntry) -> admin_pb2.ListPartyReleasesResponse:
+    """An entry of the coordinator's own privacy ledger."""
+    return admin_pb2.ListPartyReleasesResponse(
+        task=entry.task,
+        round=entry.round,
+        released_at=timestamp(entry.released_at),
+        sensitivity=entry.release.sensitivity,
+        gamma_micros=entry.release.gamma_micros,
+        rows=entry.release.rows,
     )
 
 

@@ -11,6 +11,9 @@ from typing import Annotated
 import typer
 
 from coordinator.cli.connection import AdminLink, Home, admin_link, run
+from coordinator.cli.party_view import party_json, party_row, spent_rows, unprotected_words
+from coordinator.consensus.party_noise import PartyEntry, PartyRelease
+from coordinator.party_ledger import require_agreement
 from wire.chain import Head, Link, first_break, head_of
 from wire.consilium.v1 import admin_pb2
 from wire.errors import AUDIT_BROKEN, ConfigurationError, Refusal
@@ -94,6 +97,32 @@ def export(
     console.print(f"{len(rows)} entries written to {out}.")
 
 
+@app.command()
+def privacy(
+    home: Home,
+    delta: Annotated[float, typer.Option(help="The δ at which ε is derived.")] = 1e-5,
+    as_json: JsonFlag = False,
+) -> None:
+    """Show what consensuses behind party-level noise have cost, per task and in total.
+
+    ε is derived from the coordinator's ledger, which must agree with the audit record. It bounds what whoever sees
+    the consensuses learns about the ballots of any one silo.
+    """
+    if not 0 <= delta < 1:
+        raise ConfigurationError(f"--delta: {delta:g} is not between 0 and 1.", "Try 1e-5.")
+    entries, bare = run(_party_ledger(home))
+    if as_json:
+        print_json(party_json(entries, bare, delta))
+        return
+    print_table(
+        "Noisy consensuses", [party_row(entry) for entry in entries], empty="There is none yet."
+    )
+    if entries:
+        print_table(f"Spent per silo, at δ = {delta:g}", spent_rows(entries, delta), empty="")
+    if bare:
+        console.print(unprotected_words(bare))
+
+
 def _entries(home: Path, last: int | None = None) -> list[admin_pb2.ListAuditResponse]:
     """The newest `last` entries, or all."""
 
@@ -114,6 +143,36 @@ async def _chain(home: Path) -> tuple[list[Link], Head, Head]:
         entries = link.admin.ListAudit(admin_pb2.ListAuditRequest())
         links = [link_of(entry) async for entry in entries]
         return links, before, await _head(link)
+
+
+async def _party_ledger(home: Path) -> tuple[list[PartyEntry], dict[str, int]]:
+    """The coordinator's ledger, found to agree with its record; and rounds published without noise, by task."""
+    async with admin_link(home) as link:
+        before = await _head(link)
+        request = admin_pb2.ListPartyReleasesRequest()
+        entries = [_party_entry(entry) async for entry in link.admin.ListPartyReleases(request)]
+        tasks = (await link.admin.ListTasks(admin_pb2.ListTasksRequest())).tasks
+        audit = link.admin.ListAudit(admin_pb2.ListAuditRequest())
+        links = [link_of(entry) async for entry in audit]
+    broken = first_break(links, (before, _remembered(home / "admin" / "audit-head.json")))
+    if broken is not None:
+        raise Refusal(AUDIT_BROKEN, sequence=broken.sequence, why=broken.why)
+    require_agreement(entries, links, before)
+    noisy = {entry.task for entry in entries}
+    return entries, {
+        task.definition.name: task.consensus.round
+        for task in tasks
+        if task.consensus.round and task.definition.name not in noisy
+    }
+
+
+def _party_entry(entry: admin_pb2.ListPartyReleasesResponse) -> PartyEntry:
+    return PartyEntry(
+        task=entry.task,
+        round=entry.round,
+        released_at=entry.released_at.ToDatetime(tzinfo=UTC),
+        release=PartyRelease(entry.sensitivity, entry.gamma_micros, entry.rows),
+    )
 
 
 async def _head(link: AdminLink) -> Head:

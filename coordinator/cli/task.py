@@ -9,7 +9,13 @@ import typer
 from rich.live import Live
 
 from coordinator.cli.connection import Home, admin_link, run
-from coordinator.cli.task_view import closed_row, task_panel, task_row
+from coordinator.cli.task_view import (
+    closed_row,
+    declaration_row,
+    demand_words,
+    task_panel,
+    task_row,
+)
 from wire.configuration import read_yaml
 from wire.consilium.v1 import admin_pb2, task_pb2
 from wire.task import TaskDefinition
@@ -110,11 +116,17 @@ def show(name: Name, home: Home, as_json: JsonFlag = False) -> None:
     if as_json:
         print_json(as_dict(response))
         return
-    for key, value in task_row(response.task).items():
+    definition = response.task.definition
+    for key, value in {**task_row(response.task), "asks for": demand_words(definition)}.items():
         console.print(f"{key:<10} {value}")
-    rows = response.task.definition.rows
+    rows = definition.rows
     print_table(
         "Rounds", [closed_row(closed, rows) for closed in response.history], empty="No round yet."
+    )
+    print_table(
+        "Privacy as the silos declare it",
+        [declaration_row(declared) for declared in response.declarations],
+        empty="No silo has voted yet.",
     )
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 from rich.console import Group, RenderableType
 from rich.panel import Panel
 from rich.table import Table
 
 from coordinator.cli.silo import silo_row
 from wire.consilium.v1 import admin_pb2, task_pb2
+from wire.privacy.declaration import Declaration, PrivacyDemand
 from wire.terminal import enum_word, local_time
 
 
@@ -57,6 +60,36 @@ def closed_row(closed: admin_pb2.ClosedRound, rows: int) -> dict[str, object]:
         "churn": f"{consensus.changed_rows / max(1, rows):.1%}",
         "abstained": f"{consensus.abstained_rows / max(1, rows):.1%}",
     }
+
+
+def declaration_row(declared: admin_pb2.SiloDeclaration) -> dict[str, object]:
+    """What a silo says of the privacy of its latest ballot; ε is for the whole task."""
+    said = Declaration.from_proto(declared.privacy)
+    epsilon = "no bound" if math.isinf(said.epsilon) else f"{said.epsilon:g}"
+    return {
+        "silo": declared.silo,
+        "round": declared.round,
+        "mechanism": str(said.mechanism),
+        "ε": f"{epsilon} (estimate)" if said.estimate else epsilon,
+        "δ": f"{said.delta:g}",
+        "of each": str(said.unit),
+    }
+
+
+def demand_words(definition: task_pb2.TaskDefinition) -> str:
+    """What a task asks of ballots, and the noise the coordinator adds."""
+    if not definition.HasField("privacy"):
+        return "–"
+    demand = PrivacyDemand.from_proto(definition.privacy)
+    words = [" or ".join(demand.mechanisms)] if demand.mechanisms else []
+    if demand.max_epsilon is not None:
+        estimates = "estimates accepted" if demand.accept_estimates else "no estimates"
+        words.append(f"ε ≤ {demand.max_epsilon:g} at δ ≤ {demand.max_delta:g}, {estimates}")
+    if demand.party_gamma is not None:
+        words.append(
+            f"the coordinator adds Laplace(1/γ) to every count, γ = {demand.party_gamma:g}"
+        )
+    return "; ".join(words) or "–"
 
 
 def task_panel(news: admin_pb2.WatchTaskResponse) -> RenderableType:

@@ -1,7 +1,9 @@
 """How ballots become a consensus: one module per idea, pure functions over counted votes."""
 
+from coordinator.consensus.decoding import ballot_weights
 from coordinator.consensus.forming import changed_rows, form_consensus
 from coordinator.consensus.majority import majority
+from coordinator.consensus.party_noise import NoisyRule, PartyRelease, release_of
 from coordinator.consensus.qualified import QualifiedMajority
 from coordinator.consensus.rules import Rule, rule_for
 from coordinator.consensus.tally import Counts, Tally
@@ -9,12 +11,16 @@ from coordinator.consensus.ties import TieKey
 
 __all__ = [
     "Counts",
+    "NoisyRule",
+    "PartyRelease",
     "QualifiedMajority",
     "Rule",
     "Tally",
     "TieKey",
+    "ballot_weights",
     "changed_rows",
     "form_consensus",
     "majority",
+    "release_of",
     "rule_for",
 ]

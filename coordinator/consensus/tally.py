@@ -2,7 +2,8 @@
 
 Slice w holds bit w of every (class, row) counter, packed exactly like a one-hot ballot. Adding
 ballots is then bitwise arithmetic on whole bytes, about five operations per ballot, without ever
-unpacking a vote.
+unpacking a vote. A weight or a certainty adds the same bits to higher slices: a vote that counts 5
+is one for slice 0 and one for slice 2.
 """
 
 from __future__ import annotations
@@ -12,25 +13,33 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from wire.ballot import BallotShape, Packed, class_planes
+from wire.ballot import (
+    BEST_SCORE,
+    BallotShape,
+    Encoding,
+    Packed,
+    class_planes,
+    score_planes,
+)
 
 Counts: TypeAlias = npt.NDArray[np.unsignedinteger]
 Bits: TypeAlias = npt.NDArray[np.uint8]
 
 _BATCH: Final = 16
-"""Ballots kept before they are added; a power of two, so that few carries remain at the end."""
+"""Operands kept before they are added; a power of two, so that few carries remain at the end."""
 _BLOCK_BYTES: Final = 128 * 1024
 """Size of one operand; the dozen an adder works on then stay in the processor's L2 cache."""
 _CACHE_LINE: Final = 64
 
 
 class Tally:
-    """Votes per row and class. Memory grows with the logarithm of the number of ballots only."""
+    """Votes per row and class. Memory grows with the logarithm of the total weight only."""
 
     def __init__(self, shape: BallotShape) -> None:
         self._shape = shape
         self._ballots = 0
-        self._pending: list[Bits] = []
+        self._most = 0
+        self._pending: list[tuple[Bits, int]] = []
         self._slices: list[Bits] = []
         self._carries: list[Bits] = []
 
@@ -41,18 +50,34 @@ class Tally:
 
     @property
     def ballots(self) -> int:
-        """Number of ballots added."""
+        """Number of ballots added, whatever their weight."""
         return self._ballots
 
-    def add(self, data: Packed) -> None:
+    def add(self, data: Packed, weight: int = 1) -> None:
         """Counts one ballot that passed `wire.ballot.check`; BALLOT_LENGTH if it is no such ballot.
 
-        The bytes of a one-hot ballot are referred to, not copied, until the next batch is added.
+        Each vote adds `weight`, in a SCORED ballot `weight` times its certainty. The bytes of a one-hot
+        ballot are referred to, not copied, until the next batch is added.
         """
-        self._pending.append(class_planes(data, self._shape).reshape(-1))
+        if weight < 0:
+            raise ValueError(f"a ballot cannot count {weight}")
+        parts, most = self._operands(data)
         self._ballots += 1
-        if len(self._pending) == _BATCH:
+        self._most += weight * most
+        for level in range(weight.bit_length()):
+            if weight >> level & 1:
+                self._pending += [(ones, level + place) for ones, place in parts]
+        if len(self._pending) >= _BATCH:
             self._add_pending()
+
+    def _operands(self, data: Packed) -> tuple[list[tuple[Bits, int]], int]:
+        """Bits with the slice they belong to, and the most that a vote of the ballot counts."""
+        voted = class_planes(data, self._shape)
+        if self._shape.encoding is not Encoding.SCORED:
+            return [(voted.reshape(-1), 0)], 1
+        certainty = score_planes(data, self._shape)[::-1]
+        scored = [((voted & plane).reshape(-1), place) for place, plane in enumerate(certainty)]
+        return scored, BEST_SCORE
 
     def counts(self, start: int = 0, stop: int | None = None) -> Counts:
         """Votes of rows start to stop as (stop - start, classes), in the smallest unsigned type.
@@ -68,7 +93,7 @@ class Tally:
         first, last = start // 8, (stop + 7) // 8
         highest, *lower = reversed(self._slices)
         counted: Counts = self._unpacked(highest, first, last)
-        counted = counted.astype(np.min_scalar_type(self._ballots), copy=False)
+        counted = counted.astype(np.min_scalar_type(self._most), copy=False)
         for bits in lower:
             np.add(counted, counted, out=counted)
             np.bitwise_or(counted, self._unpacked(bits, first, last), out=counted)
@@ -83,20 +108,20 @@ class Tally:
         if not self._pending:
             return
         size = self._shape.classes * self._shape.plane_bytes
-        missing = self._ballots.bit_length() - len(self._slices)
+        missing = self._most.bit_length() - len(self._slices)
         self._slices += _aligned_zeros(missing, size)
         self._carries += _aligned_zeros(2 * missing, min(size, _BLOCK_BYTES))
         for first in range(0, size, _BLOCK_BYTES):
             block = slice(first, first + _BLOCK_BYTES)
             adder = _BlockAdder([bits[block] for bits in self._slices], self._carries)
-            for ballot in self._pending:
-                adder.add(ballot[block])
+            for ones, level in self._pending:
+                adder.add(ones[block], level)
             adder.settle()
         self._pending.clear()
 
 
 class _BlockAdder:
-    """Adds bits to one block of counters, two ballots at a time and a carry upwards.
+    """Adds bits to one block of counters, two operands at a time and a carry upwards.
 
     `buffers` are two per slice, at least as long as the block. Slice 0, into which nothing carries,
     lends one of its own to intermediate results.
@@ -112,7 +137,7 @@ class _BlockAdder:
         """Adds 2**weight where a bit is set; may keep `ones` until a second operand comes."""
         bits = self._slices[weight]
         if weight == len(self._slices) - 1:
-            # There are slices enough for every ballot, so the highest never overflows.
+            # There are slices enough for the total weight, so the highest never overflows.
             np.bitwise_xor(bits, ones, bits)
             return
         other = self._waiting[weight]

@@ -19,7 +19,9 @@ from coordinator.store.records import TokenRecord
 from coordinator.translation import (
     admin_message,
     audit_message,
+    declaration_message,
     history_message,
+    party_release_message,
     public_set_message,
     silo_message,
     task_message,
@@ -154,6 +156,16 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         head = await self._desk.in_store(self._desk.store.audit.head)
         return admin_pb2.GetAuditHeadResponse(sequence=head.sequence, hash=head.hash)
 
+    async def ListPartyReleases(
+        self, request: admin_pb2.ListPartyReleasesRequest, context: Any
+    ) -> AsyncIterator[admin_pb2.ListPartyReleasesResponse]:
+        """The coordinator's own privacy ledger, page by page."""
+        desk, after = self._desk, ("", 0)
+        while page := await desk.in_store(desk.store.party_ledger.page, after):
+            for entry in page:
+                yield party_release_message(entry)
+            after = page[-1].task, page[-1].round
+
     async def PublishPublicSet(
         self, request_iterator: AsyncIterator[admin_pb2.PublishPublicSetRequest], context: Any
     ) -> admin_pb2.PublishPublicSetResponse:
@@ -249,9 +261,11 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         desk = self._desk
         task = await desk.in_store(desk.store.tasks.get, request.name)
         history = await desk.in_store(desk.store.tasks.history, request.name)
+        declared = await desk.in_store(desk.store.ballots.latest_declarations, request.name)
         return admin_pb2.GetTaskResponse(
             task=task_message(task),
             history=[history_message(task.name, closed) for closed in history],
+            declarations=map(declaration_message, declared),
         )
 
     async def WatchTask(

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import structlog
+from pydantic import ValidationError
 
 from coordinator.desk import Desk
 from coordinator.gate import caller
@@ -21,9 +22,11 @@ from wire.errors import (
     BALLOT_TOO_LARGE,
     CONSENSUS_UNKNOWN,
     MESSAGE_MALFORMED,
+    PRIVACY_TOO_WEAK,
     TASK_CHANGED,
     Refusal,
 )
+from wire.privacy.declaration import Declaration
 from wire.receipts import Statement
 
 log = structlog.get_logger()
@@ -54,13 +57,15 @@ class RoundsServicer(rounds_pb2_grpc.RoundsServiceServicer):
         await context.send_initial_metadata(())
         desk.news.announce(Topic.BALLOTS)
         log.info("silo_watching", silo=silo, after_revision=request.after_revision)
+        # A lower bound is all a silo needs to notice that its ledger is an old copy.
+        held = await desk.in_store(desk.store.ballots.number_held, silo)
         revision = request.after_revision
         while True:
             ticket = desk.news.tasks.ticket()
             await desk.board.require_standing(silo)
             for task in await desk.board.notices(silo, revision):
                 revision = task.revision
-                yield rounds_pb2.WatchResponse(task=task)
+                yield rounds_pb2.WatchResponse(task=task, ballots_held=held)
             await ticket.wait()
 
     async def Heartbeat(
@@ -97,16 +102,21 @@ class RoundsServicer(rounds_pb2_grpc.RoundsServiceServicer):
     async def CastBallot(
         self, request_iterator: AsyncIterator[rounds_pb2.CastBallotRequest], context: Any
     ) -> rounds_pb2.CastBallotResponse:
-        """Checks a ballot bit by bit, stores it, and only then gives the receipt."""
+        """Checks a ballot bit by bit, stores it, and only then gives the receipt.
+
+        What the silo declares of its privacy is judged before a bit of the ballot is read.
+        """
         desk, silo = self._desk, caller().name
         header = await _header(request_iterator)
         task = await desk.board.task(header.task)
         shape = _expected_shape(task, header)
+        declaration = _sufficient_privacy(task, header)
         payload = await _payload(request_iterator, shape)
         check(payload, shape)
         if digest(payload) != header.digest:
             raise Refusal(BALLOT_DIGEST)
-        ballot = await desk.in_store(desk.store.ballots.accept, self._signed(header, silo), payload)
+        signed = self._signed(header, silo, declaration)
+        ballot = await desk.in_store(desk.store.ballots.accept, signed, payload)
         crash_point("ballot-accepted")
         if not ballot.already_held:
             desk.metrics.ballots.labels(header.task).inc()
@@ -119,6 +129,7 @@ class RoundsServicer(rounds_pb2_grpc.RoundsServiceServicer):
             silo=silo,
             bytes=len(payload),
             digest=header.digest,
+            mechanism=str(ballot.declaration.mechanism),
             already_held=ballot.already_held,
         )
         return rounds_pb2.CastBallotResponse(receipt=receipt_message(ballot))
@@ -145,7 +156,9 @@ class RoundsServicer(rounds_pb2_grpc.RoundsServiceServicer):
         for data in chunks(payload):
             yield rounds_pb2.FetchConsensusResponse(data=data)
 
-    def _signed(self, header: ballot_pb2.BallotHeader, silo: str) -> BallotRecord:
+    def _signed(
+        self, header: ballot_pb2.BallotHeader, silo: str, declaration: Declaration
+    ) -> BallotRecord:
         """What will be stored if the ballot is admitted, receipt's signature included."""
         desk = self._desk
         accepted_at = desk.clock()
@@ -166,6 +179,7 @@ class RoundsServicer(rounds_pb2_grpc.RoundsServiceServicer):
             signer=desk.signer.fingerprint,
             signature=desk.signer.sign(statement),
             already_held=False,
+            declaration=declaration,
         )
 
 
@@ -187,6 +201,21 @@ def _expected_shape(task: TaskRecord, header: ballot_pb2.BallotHeader) -> Ballot
     shape.expect_encoding(header.encoding)
     shape.expect_length(header.size_bytes)
     return shape
+
+
+def _sufficient_privacy(task: TaskRecord, header: ballot_pb2.BallotHeader) -> Declaration:
+    """What the silo declares; refuses less than the task asks for. No declaration says that nothing was done."""
+    try:
+        declared = (
+            Declaration.from_proto(header.privacy) if header.HasField("privacy") else Declaration()
+        )
+    except ValidationError:
+        why = "what it declares of the ballot's privacy makes no sense"
+        raise Refusal(MESSAGE_MALFORMED, why=why) from None
+    lacks = task.definition.privacy.unmet_by(declared)
+    if lacks:
+        raise Refusal(PRIVACY_TOO_WEAK, task=task.name, why="; ".join(lacks))
+    return declared
 
 
 async def _payload(parts: AsyncIterator[rounds_pb2.CastBallotRequest], shape: BallotShape) -> bytes:

@@ -12,6 +12,7 @@ from coordinator.store.ballots import BallotStore
 from coordinator.store.engine import POSTGRES, connect_arguments, open_database
 from coordinator.store.holdings import HoldingStore
 from coordinator.store.members import MemberStore
+from coordinator.store.party_releases import PartyLedger
 from coordinator.store.public_sets import PublicSetStore
 from coordinator.store.signers import SignerStore
 from coordinator.store.silos import SiloStore
@@ -37,6 +38,7 @@ class Store:
         self.signers = SignerStore(self._engine)
         self.audit = AuditStore(self._engine)
         self.holdings = HoldingStore(self._engine)
+        self.party_ledger = PartyLedger(self._engine)
 
     @property
     def shared(self) -> bool:

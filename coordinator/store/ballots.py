@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
-from sqlalchemy import Connection, Engine, insert, select
+from google.protobuf.json_format import MessageToDict, ParseDict
+from sqlalchemy import Connection, Engine, func, insert, select
 
 from coordinator.rounds import admit_ballot
 from coordinator.store.audit import Act, record
-from coordinator.store.records import BallotRecord
+from coordinator.store.engine import snapshot
+from coordinator.store.records import BallotRecord, SiloDeclaration
 from coordinator.store.rounds import update_round
 from coordinator.store.schema import ballots, in_order
 from coordinator.store.silos import keep_standing
 from coordinator.store.tasks import get_task
+from wire.consilium.v1 import privacy_pb2
 from wire.crash_points import crash_point
 from wire.errors import BALLOT_CONFLICT, RECEIPT_UNKNOWN, TASK_NOT_RUNNING, Refusal
+from wire.privacy.declaration import Declaration
 from wire.task import TaskStatus
 
 
@@ -27,8 +32,8 @@ class BallotStore:
     def accept(self, ballot: BallotRecord, payload: bytes) -> BallotRecord:
         """Stores a checked and signed ballot, or raises the refusal it deserves.
 
-        The same ballot again gives the first record, even after the round has closed; a different one by
-        the same silo is a conflict, whatever the state of the round.
+        The same ballot again gives the first record with what was declared then, even after the round has
+        closed; a different one by the same silo is a conflict, whatever the state of the round.
         """
         task, number, silo = ballot.task, ballot.round, ballot.silo
         with self._engine.begin() as tx:
@@ -53,6 +58,7 @@ class BallotStore:
                     accepted_at=ballot.accepted_at,
                     signer=ballot.signer,
                     signature=ballot.signature,
+                    privacy=_kept(ballot.declaration),
                 )
             )
             votes = len(current.voted) + 1 if current else 0
@@ -67,6 +73,7 @@ class BallotStore:
                 round=number,
                 digest=ballot.digest,
                 bytes=len(payload),
+                **_audited(ballot.declaration),
             )
             crash_point("ballot-accepting")
             return ballot
@@ -91,6 +98,68 @@ class BallotStore:
                 payload: bytes = tx.execute(ballot).scalar_one()
             yield name, payload
 
+    def declarations(self, task: str, number: int) -> dict[str, Declaration]:
+        """What each silo declared of its ballot in a round."""
+        query = select(ballots.c.silo, ballots.c.privacy).where(
+            ballots.c.task == task, ballots.c.round == number
+        )
+        with snapshot(self._engine) as tx:
+            return {silo: _declared(kept) for silo, kept in tx.execute(query)}
+
+    def latest_declarations(self, task: str) -> list[SiloDeclaration]:
+        """What each silo declared of its latest ballot in a task, by name."""
+        mine = ballots.c.task == task
+        last = (
+            select(ballots.c.silo, func.max(ballots.c.round).label("round"))
+            .where(mine)
+            .group_by(ballots.c.silo)
+            .subquery()
+        )
+        query = (
+            select(ballots.c.silo, ballots.c.round, ballots.c.privacy)
+            .join(last, (last.c.silo == ballots.c.silo) & (last.c.round == ballots.c.round))
+            .where(mine)
+            .order_by(in_order(ballots.c.silo))
+        )
+        with snapshot(self._engine) as tx:
+            return [
+                SiloDeclaration(silo, number, _declared(kept))
+                for silo, number, kept in tx.execute(query)
+            ]
+
+    def number_held(self, silo: str) -> int:
+        """How many ballots of a silo are stored, in all tasks."""
+        query = select(func.count()).select_from(ballots).where(ballots.c.silo == silo)
+        with snapshot(self._engine) as tx:
+            return tx.execute(query).scalar_one()
+
+
+def _kept(declaration: Declaration) -> dict[str, Any] | None:
+    """As it is stored: the wire's own fields; nothing for a ballot of which nothing was declared."""
+    if declaration == Declaration():
+        return None
+    return MessageToDict(declaration.to_proto(), preserving_proto_field_name=True)
+
+
+def _declared(kept: dict[str, Any] | None) -> Declaration:
+    if kept is None:
+        return Declaration()
+    return Declaration.from_proto(ParseDict(kept, privacy_pb2.PrivacyDeclaration()))
+
+
+def _audited(declaration: Declaration) -> dict[str, str | int]:
+    """What the audit chain says of a declaration; ε and δ as the wire carries them, 0 for no bound."""
+    if declaration == Declaration():
+        return {}
+    said = declaration.to_proto()
+    return {
+        "mechanism": str(declaration.mechanism),
+        "epsilon_micros": said.epsilon_micros,
+        "delta_picos": said.delta_picos,
+        "unit": str(declaration.unit),
+        "estimate": int(declaration.estimate),
+    }
+
 
 def _held(tx: Connection, task: str, number: int, silo: str) -> BallotRecord | None:
     columns = [column for column in ballots.c if column.name != "payload"]
@@ -98,4 +167,8 @@ def _held(tx: Connection, task: str, number: int, silo: str) -> BallotRecord | N
         ballots.c.task == task, ballots.c.round == number, ballots.c.silo == silo
     )
     row = tx.execute(query).mappings().first()
-    return None if row is None else BallotRecord(**row, already_held=True)
+    if row is None:
+        return None
+    values = dict(row)
+    declaration = _declared(values.pop("privacy"))
+    return BallotRecord(**values, already_held=True, declaration=declaration)

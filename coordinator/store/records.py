@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
+from coordinator.consensus.party_noise import PartyRelease
 from coordinator.rounds import ClosedBy, Round
 from wire.identity import Role
+from wire.privacy.declaration import Declaration
 from wire.task import TaskDefinition, TaskStatus
 
 
@@ -95,6 +97,17 @@ class BallotRecord:
     signer: str
     signature: bytes
     already_held: bool
+    declaration: Declaration = field(default_factory=Declaration)
+    """What its silo said of its privacy."""
+
+
+@dataclass(frozen=True)
+class SiloDeclaration:
+    """What a silo said of its latest ballot in a task."""
+
+    silo: str
+    round: int
+    declaration: Declaration
 
 
 @dataclass(frozen=True)
@@ -106,6 +119,8 @@ class Consensus:
     changed_rows: int
     abstained_rows: int
     ballots: int
+    release: PartyRelease | None = None
+    """What it costs to publish, if its counts were noisy."""
 
 
 @dataclass(frozen=True)

@@ -156,6 +156,19 @@ ballots = Table(
     Column("accepted_at", Instant, nullable=False),
     Column("signer", String(64), nullable=False),
     Column("signature", LargeBinary, nullable=False),
+    Column("privacy", JSON(none_as_null=True)),
+    ForeignKeyConstraint(["task", "round"], ["rounds.task", "rounds.number"]),
+)
+
+party_releases = Table(
+    "party_releases",
+    metadata,
+    Column("task", String(63), primary_key=True),
+    Column("round", Integer, primary_key=True),
+    Column("released_at", Instant, nullable=False),
+    Column("sensitivity", Integer, nullable=False),
+    Column("gamma_micros", BigInteger, nullable=False),
+    Column("rows", BigInteger, nullable=False),
     ForeignKeyConstraint(["task", "round"], ["rounds.task", "rounds.number"]),
 )
 

@@ -9,6 +9,7 @@ from sqlalchemy import Connection, Engine, RowMapping, select, update
 from coordinator.rounds import ClosedBy, Round, open_round
 from coordinator.store.audit import Act, record
 from coordinator.store.engine import insert_new, snapshot
+from coordinator.store.party_releases import enter_release
 from coordinator.store.public_sets import find_public_set
 from coordinator.store.records import ClosedRound, Consensus, TaskRecord
 from coordinator.store.rounds import (
@@ -152,7 +153,8 @@ class TaskStore:
         """Closes a round with its consensus and, in the same breath, opens the next or ends the task.
 
         `finished` is the reason the task ends, or empty if it goes on. Publishing a closed round again
-        changes nothing, and neither does publishing one that still takes ballots.
+        changes nothing, and neither does publishing one that still takes ballots. A noisy consensus is never
+        published off the books: its release is entered in this transaction.
         """
         with self._engine.begin() as tx:
             active = active_silos(tx)
@@ -184,6 +186,10 @@ class TaskStore:
                     ),
                 )
                 _update_task(tx, current.task)
+            noise: dict[str, int] = {}
+            if consensus.release is not None:
+                enter_release(tx, current.task, current.number, now, consensus.release)
+                noise = consensus.release.audit_details()
             record(
                 tx,
                 now,
@@ -193,6 +199,7 @@ class TaskStore:
                 round=current.number,
                 digest=consensus.digest,
                 ballots=consensus.ballots,
+                **noise,
             )
             crash_point("consensus-publishing")
             return get_task(tx, current.task)

@@ -172,7 +172,7 @@ class TestForScripts:
     def test_tasks_as_json(self, consilium: Consilium, live: Federation, tmp_path: Path) -> None:
         listed = consilium("task", "list", "--home", live.home, "--json").json()
         shown = consilium("task", "show", "trial", "--home", live.home, "--json").json()
-        assert shown.keys() == {"task", "history"}
+        assert shown.keys() == {"task", "history", "declarations"}
         assert shown["task"] in listed["tasks"]
         assert shown["task"]["status"] == "TASK_STATUS_RUNNING"
         assert shown["task"]["open_round"]["expected"] == ["north"]

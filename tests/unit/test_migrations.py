@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from store_scenes import (
     running,
 )
 
+from coordinator.consensus.party_noise import PartyEntry, PartyRelease
 from coordinator.rounds import ClosedBy
 from coordinator.store import Store
 from coordinator.store.engine import migrate, open_engine
@@ -34,6 +36,7 @@ from wire import errors
 from wire.ballot import digest
 from wire.errors import ConfigurationError
 from wire.identity import Role
+from wire.privacy.declaration import Declaration
 from wire.task import TaskStatus
 
 SET = "a" * 64
@@ -253,6 +256,16 @@ def test_old_ballots_are_kept_and_say_that_nobody_signed_for_them(upgraded: Stor
     held = upgraded.ballots.accept(ballot("north", b"\x02\x00", 2), b"\x02\x00")
     assert (held.already_held, held.accepted_at) == (True, LATER)
     assert (held.signer, held.signature) == ("", b"")
+    assert held.declaration == Declaration()
+
+
+def test_old_consensuses_are_not_in_the_privacy_ledger_and_new_ones_can_be(upgraded: Store) -> None:
+    assert upgraded.party_ledger.page() == []
+    current = running(upgraded.tasks.get("sepsis"))
+    upgraded.tasks.begin_close(current, ClosedBy.DEADLINE)
+    release = PartyRelease(sensitivity=2, gamma_micros=10**9, rows=8)
+    upgraded.tasks.publish(current, replace(consensus(), release=release), LATER)
+    assert upgraded.party_ledger.page() == [PartyEntry("sepsis", 2, LATER, release)]
 
 
 def test_the_open_round_goes_on_to_the_end(upgraded: Store) -> None:

@@ -10,6 +10,7 @@ import psycopg
 import pytest
 from member_contract import MemberContract
 from postgres import PostgresServer
+from privacy_contract import PrivacyContract
 from race_contract import RaceContract
 from sqlalchemy import make_url
 from store_contract import StoreContract
@@ -20,7 +21,7 @@ from coordinator.store import Store
 from coordinator.store.engine import open_engine
 
 
-class WholeContract(StoreContract, MemberContract, RaceContract):
+class WholeContract(StoreContract, MemberContract, RaceContract, PrivacyContract):
     @pytest.fixture
     def store(self, url: str) -> Iterator[Store]:
         opened = Store(url)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -15,21 +16,29 @@ from coordinator.consensus import tally as tally_module
 from experiments.bench import Measurement
 from experiments.bench import tally as bench
 from wire import errors
-from wire.ballot import BallotShape, Encoding, pack, pack_one_hot
+from wire.ballot import BEST_SCORE, BallotShape, Encoding, pack, pack_one_hot, pack_scored
+
+Votes: TypeAlias = npt.NDArray[np.integer]
 
 
-def votes_of(shape: BallotShape, random: np.random.Generator) -> npt.NDArray[np.bool_]:
-    """One silo's (rows, classes) votes: any pattern for ONE_HOT, at most one per row for INDEX."""
+def votes_of(shape: BallotShape, random: np.random.Generator) -> Votes:
+    """What one silo adds to each (row, class): any ones for ONE_HOT, one class per row for the others."""
     if shape.encoding is Encoding.ONE_HOT:
-        return random.random((shape.rows, shape.classes)) < random.random()
+        return (random.random((shape.rows, shape.classes)) < random.random()).astype(int)
     labels = random.integers(-1, shape.classes, shape.rows)
-    return np.equal.outer(labels, np.arange(shape.classes))
+    votes = np.equal.outer(labels, np.arange(shape.classes)).astype(int)
+    if shape.encoding is Encoding.SCORED:
+        votes *= random.integers(0, BEST_SCORE + 1, shape.rows)[:, None]
+    return votes
 
 
-def packed(votes: npt.NDArray[np.bool_], shape: BallotShape) -> bytes:
+def packed(votes: Votes, shape: BallotShape) -> bytes:
     if shape.encoding is Encoding.ONE_HOT:
-        return pack_one_hot(votes, shape)
-    return pack(np.where(votes.any(axis=1), votes.argmax(axis=1), -1), shape)
+        return pack_one_hot(votes > 0, shape)
+    labels = np.where(votes.any(axis=1), votes.argmax(axis=1), -1)
+    if shape.encoding is Encoding.SCORED:
+        return pack_scored(labels, votes.max(axis=1), shape)
+    return pack(labels, shape)
 
 
 shapes = st.builds(
@@ -57,6 +66,46 @@ def test_counts_equal_the_plain_sum_also_between_ballots(
     assert tally.ballots == ballots
 
 
+@settings(deadline=None)
+@given(
+    shapes,
+    st.lists(st.one_of(st.integers(0, 9), st.integers(0, 2000)), min_size=1, max_size=40),
+    st.integers(0, 2**32),
+    st.sets(st.integers(0, 40)),
+)
+def test_weighted_ballots_count_as_often_as_their_weight_says(
+    shape: BallotShape, weights: list[int], seed: int, looks: set[int]
+) -> None:
+    random = np.random.default_rng(seed)
+    tally, expected = Tally(shape), np.zeros((shape.rows, shape.classes), dtype=int)
+    for number, weight in enumerate(weights):
+        if number in looks:
+            np.testing.assert_array_equal(tally.counts(), expected)
+        votes = votes_of(shape, random)
+        tally.add(packed(votes, shape), weight)
+        expected += weight * votes
+    np.testing.assert_array_equal(tally.counts(), expected)
+    assert tally.ballots == len(weights)
+
+
+def test_a_ballot_cannot_count_less_than_nothing() -> None:
+    shape = BallotShape(9, 2, Encoding.INDEX)
+    with pytest.raises(ValueError, match="cannot count -1"):
+        Tally(shape).add(pack(np.zeros(9, dtype=int), shape), -1)
+
+
+def test_the_type_of_counts_holds_the_total_weight_and_no_more() -> None:
+    shape = BallotShape(9, 2, Encoding.SCORED)
+    tally = Tally(shape)
+    ballot = pack(np.zeros(9, dtype=int), shape)
+    tally.add(ballot, 17)
+    assert tally.counts().dtype == np.uint8
+    assert tally.counts().tolist() == [[255, 0]] * 9
+    tally.add(ballot)
+    assert tally.counts().dtype == np.uint16
+    assert tally.counts().tolist() == [[270, 0]] * 9
+
+
 @pytest.mark.parametrize("encoding", Encoding)
 @pytest.mark.parametrize("block", [1, 7, 64])
 def test_counts_do_not_depend_on_the_size_of_blocks(
@@ -66,10 +115,11 @@ def test_counts_do_not_depend_on_the_size_of_blocks(
     random = np.random.default_rng(block)
     shape = BallotShape(203, 5, encoding)
     cast = [votes_of(shape, random) for _ in range(37)]
+    weights = [1 + number % 6 for number in range(37)]
     tally = Tally(shape)
-    for votes in cast:
-        tally.add(packed(votes, shape))
-    np.testing.assert_array_equal(tally.counts(), np.sum(cast, axis=0))
+    for votes, weight in zip(cast, weights, strict=True):
+        tally.add(packed(votes, shape), weight)
+    np.testing.assert_array_equal(tally.counts(), np.einsum("b,brc->rc", weights, cast))
 
 
 def test_a_public_set_larger_than_a_block_is_counted() -> None:

@@ -1,0 +1,51 @@
+"""The coordinator's own privacy ledger: one entry per consensus that was published behind noise."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from sqlalchemy import Connection, Engine, insert, select
+
+from coordinator.consensus.party_noise import PartyEntry, PartyRelease
+from coordinator.store.engine import snapshot
+from coordinator.store.schema import in_order, party_releases
+
+_PAGE = 1000
+
+
+class PartyLedger:
+    """Each method is one transaction."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def page(self, after: tuple[str, int] = ("", 0)) -> list[PartyEntry]:
+        """The next entries behind (task, round), by task and round; empty at the end."""
+        task, number = after
+        name = party_releases.c.task
+        behind = (in_order(name) > task) | ((name == task) & (party_releases.c.round > number))
+        query = (
+            select(party_releases)
+            .where(behind)
+            .order_by(in_order(name), party_releases.c.round)
+            .limit(_PAGE)
+        )
+        with snapshot(self._engine) as tx:
+            return [
+                PartyEntry(
+                    task=row["task"],
+                    round=row["round"],
+                    released_at=row["released_at"],
+                    release=PartyRelease(row["sensitivity"], row["gamma_micros"], row["rows"]),
+                )
+                for row in tx.execute(query).mappings()
+            ]
+
+
+def enter_release(
+    tx: Connection, task: str, number: int, now: datetime, release: PartyRelease
+) -> None:
+    """Books a release within the transaction that publishes it; a second one for a round cannot be booked."""
+    tx.execute(
+        insert(party_releases).values(task=task, round=number, released_at=now, **vars(release))
+    )
