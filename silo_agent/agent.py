@@ -92,6 +92,7 @@ class Agent:
         described = await self._trainer.wait_ready()
         isolation = trainer_pb2.Isolation.Name(described.isolation).removeprefix("ISOLATION_")
         log.info("trainer_found", isolation=isolation.lower(), note=described.isolation_note)
+        self._metrics.privacy.show(described.standing)
         try:
             await self._stay_connected()
         finally:
@@ -168,6 +169,7 @@ class Agent:
             rounds_pb2.ACTIVITY_TRAINING,
             rounds_pb2.ACTIVITY_WAITING_FOR_APPROVAL,
             rounds_pb2.ACTIVITY_REFUSED_BY_POLICY,
+            rounds_pb2.ACTIVITY_BUDGET_SPENT,
             rounds_pb2.ACTIVITY_VOTED,
         ):
             if activity in activities:

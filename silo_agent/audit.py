@@ -38,6 +38,9 @@ class AuditLog:
         self._writer = RecordWriter(folder, stored)
         self._unanswered: dict[tuple[str, int], str] = {}
         self._once: set[tuple[Kind, str]] = set()
+        self._last_cast: dict[str, int] = {}
+        self.ballots = 0
+        """Ballots that have ever left, each counted once however often it was sent."""
         for link in stored.links:
             self._note(movement_in(link))
 
@@ -76,6 +79,10 @@ class AuditLog:
             self._once.add((movement.kind, movement.digest))
         if movement.kind is Kind.BALLOT:
             self._unanswered[ballot] = movement.digest
+            # Rounds of a task come in order; the same one again is the same ballot sent again.
+            if movement.round > self._last_cast.get(movement.task, 0):
+                self._last_cast[movement.task] = movement.round
+                self.ballots += 1
         elif movement.kind in _ANSWERS:
             self._unanswered.pop(ballot, None)
 

@@ -56,6 +56,8 @@ class CoordinatorLink:
     def __init__(self, identity: IdentityFiles, proxy: Proxy | None = None) -> None:
         self._proxy = proxy
         self._line = Line(identity, proxy)
+        self.ballots_held = 0
+        """Ballots of this silo the coordinator says it has, over all tasks."""
 
     @property
     def identity(self) -> IdentityFiles:
@@ -97,6 +99,7 @@ class CoordinatorLink:
                     if not call.done():
                         opened()
                     async for response in call:
+                        self.ballots_held = max(self.ballots_held, response.ballots_held)
                         after_revision = max(after_revision, response.task.revision)
                         yield response.task
             except grpc.aio.AioRpcError as error:

@@ -62,3 +62,13 @@ class SiloHome:
     def approvals(self) -> Path:
         """Who accepted which task, and when. Private side only."""
         return self.trainer / "approvals.jsonl"
+
+    @property
+    def ledger(self) -> Path:
+        """Every release and what it cost. Private side only."""
+        return self.trainer / "ledger.db"
+
+    @property
+    def ledger_witness(self) -> Path:
+        """Where the ledger is known to have ended: on another volume than the ledger, if there is one."""
+        return self.root / "witness" / "ledger.json"

@@ -56,10 +56,19 @@ class TrainerLink:
             return list((await self._stub.Prepare(request)).problems)
 
     async def vote(
-        self, digest: str, number: int, consensus: trainer_pb2.ConsensusLabels | None
+        self,
+        digest: str,
+        number: int,
+        consensus: trainer_pb2.ConsensusLabels | None,
+        known_ballots: int,
     ) -> trainer_pb2.VoteResponse:
-        """The ballot of a round; takes as long as training does."""
-        request = trainer_pb2.VoteRequest(task_digest=digest, round=number, consensus=consensus)
+        """The ballot of a round; takes as long as training does.
+
+        `known_ballots` have left this silo for sure: a ledger that has fewer is an old copy.
+        """
+        request = trainer_pb2.VoteRequest(
+            task_digest=digest, round=number, consensus=consensus, known_ballots=known_ballots
+        )
         async with self._translating():
             return await self._stub.Vote(request)
 

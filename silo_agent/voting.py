@@ -171,10 +171,14 @@ class TaskWorker:
         self.activity = rounds_pb2.ACTIVITY_TRAINING
         try:
             started = perf_counter()
-            ballot = await self._trainer.vote(state.digest, number, consensus)
+            known = max(self._audit.ballots, self._link.ballots_held)
+            ballot = await self._trainer.vote(state.digest, number, consensus, known)
             self._metrics.vote_seconds.labels(name).observe(perf_counter() - started)
         finally:
             self.activity = rounds_pb2.ACTIVITY_IDLE
+        self._metrics.privacy.show(ballot.standing, name)
+        if ballot.abstained:
+            log.warning("budget_spent", task=name, round=number, sentence=ballot.abstained)
         outcome = await self._cast(state, number, ballot)
         self._metrics.ballots.labels(name, outcome).inc()
         self._done_round = number
@@ -191,12 +195,14 @@ class TaskWorker:
             encoding=ballot.encoding,
             size_bytes=size,
             digest=digest(ballot.data),
+            privacy=ballot.privacy,
         )
         outcome = await self._box.cast(header, ballot.data)
         if outcome == ACCEPTED:
             self._metrics.bytes.labels("out", "ballot").inc(size)
             self._metrics.round.labels(name).set(number)
-            self.activity = rounds_pb2.ACTIVITY_VOTED
+            spent = bool(ballot.abstained)
+            self.activity = rounds_pb2.ACTIVITY_BUDGET_SPENT if spent else rounds_pb2.ACTIVITY_VOTED
         return outcome
 
     async def _finish(self, state: task_pb2.TaskState) -> None:

@@ -29,6 +29,10 @@ class Labelled:
     def __len__(self) -> int:
         return len(self.labels)
 
+    def __getitem__(self, rows: npt.NDArray[Any]) -> Labelled:
+        """The rows of a mask or of indices."""
+        return Labelled(self.features[rows], self.labels[rows])
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -62,3 +66,6 @@ class IterativeLearner(Protocol):
 
     def predict(self, X: Features, /) -> Labels:
         """One class index per row."""
+
+
+AnyLearner: TypeAlias = Learner | IterativeLearner

@@ -15,7 +15,7 @@ from pathlib import Path
 import structlog
 
 from silo_agent.trainer.approval_record import Act, Approval, ApprovalRecord
-from silo_agent.trainer.policy import Approve, Policy, read_policy
+from silo_agent.trainer.policy import Approve, Terms, read_terms
 from wire.errors import (
     APPROVAL_NEEDED,
     APPROVAL_REFUSED_BY_POLICY,
@@ -49,9 +49,10 @@ class Decision:
     """The recorded act, if there is one."""
 
 
-def decide(definition: TaskDefinition, policy: Policy, approvals: Sequence[Approval]) -> Decision:
+def decide(definition: TaskDefinition, terms: Terms, approvals: Sequence[Approval]) -> Decision:
     """Where `definition` stands; other definitions' approvals, also of the same name, do not count."""
-    broken = policy.broken_by(definition)
+    policy = terms.policy
+    broken = policy.broken_by(definition, terms.promise)
     if broken:
         return Decision(Standing.REFUSED, broken)
     acts = [approval for approval in approvals if approval.digest == definition.digest]
@@ -97,11 +98,11 @@ class Consent:
         """Raises APPROVAL_NEEDED or APPROVAL_REFUSED_BY_POLICY unless the task is approved now."""
         task, digest = definition.name, definition.digest[:SHOWN_DIGITS]
         try:
-            policy = read_policy(self._settings_file)
+            terms = read_terms(self._settings_file)
         except ConfigurationError as error:
             why = error.sentence.rstrip(".")
             raise Refusal(APPROVAL_REFUSED_BY_POLICY, task=task, digest=digest, why=why) from None
-        decision = decide(definition, policy, self._record.approvals())
+        decision = decide(definition, terms, self._record.approvals())
         if decision.standing is Standing.APPROVED and decision.approval is None:
             self._record.add(act_on(Act.ACCEPTED_BY_POLICY, definition, "policy", self._clock()))
         self._tell(definition, decision)

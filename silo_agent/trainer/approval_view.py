@@ -5,6 +5,7 @@ A definition comes from outside: whatever could steer a terminal is shown, not o
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -15,9 +16,10 @@ from rich.markup import escape
 from silo_agent.home import SiloHome
 from silo_agent.trainer.approval import SHOWN_DIGITS, Decision, Standing, decide
 from silo_agent.trainer.approval_record import Act, ApprovalRecord
-from silo_agent.trainer.policy import read_policy
+from silo_agent.trainer.policy import Terms, read_terms
 from silo_agent.trainer.task_folder import TaskFolder, seen_tasks
 from wire.errors import ConfigurationError
+from wire.privacy.declaration import Declaration, MechanismName, PrivacyDemand
 from wire.task import RuleName, TaskDefinition
 from wire.terminal import local_time, size
 
@@ -27,6 +29,7 @@ class SeenTask:
     """A task laid before this silo, and where it stands now."""
 
     definition: TaskDefinition
+    terms: Terms
     decision: Decision
     rounds_voted: tuple[int, ...]
 
@@ -81,11 +84,12 @@ class SeenTask:
 
 def seen(home: SiloHome) -> list[SeenTask]:
     """Every task laid before this silo, oldest first, judged by policy and record as they are now."""
-    policy, approvals = read_policy(home.settings_file), ApprovalRecord(home.approvals).approvals()
+    terms, approvals = read_terms(home.settings_file), ApprovalRecord(home.approvals).approvals()
     return [
         SeenTask(
             definition,
-            decide(definition, policy, approvals),
+            terms,
+            decide(definition, terms, approvals),
             TaskFolder(home.tasks, definition.digest).rounds_voted(),
         )
         for definition in seen_tasks(home.tasks)
@@ -134,13 +138,41 @@ def print_definition(task: SeenTask, console: Console) -> None:
         f"{rounds.max_extensions} times longer{stop}",
         "quorum": f"a consensus is formed of {rounds.quorum} or more ballots",
         "silos": ", ".join(definition.silos) or "every active silo",
-        "privacy": "none: ballots are hard labels without noise, ε = ∞",
+        "privacy": in_words(task.terms.promise),
+        "demands": _demanded(definition.privacy),
         "leaves": f"{shape.rows} rows × {shape.planes} bits × {rounds.max_rounds} rounds: at most "
         f"{rounds.max_rounds} ballots of {size(shape.size_bytes)}, {size(task.bytes_at_most)} in all",
         "status": task.status(),
     }
     for key, value in lines.items():
         console.print(f"[dim]{key:>10}[/]  {shown(value)}")
+
+
+def in_words(promise: Declaration) -> str:
+    """What protects this silo's ballots, by its own silo.yaml."""
+    if promise.mechanism is MechanismName.NONE:
+        return "none: ballots are hard labels without noise, ε = ∞"
+    if math.isinf(promise.epsilon):
+        return f"{promise.mechanism} without a budget; see `consilium agent ledger`"
+    proved = "an estimate, not a guarantee" if promise.estimate else "then it abstains"
+    return (
+        f"{promise.mechanism}, at most ε = {promise.epsilon:g} at δ = {promise.delta:g}, {proved}"
+    )
+
+
+def _demanded(demand: PrivacyDemand) -> str:
+    """What the task asks of every silo's ballots, and what the coordinator adds."""
+    words = []
+    if demand.mechanisms:
+        words.append(" or ".join(demand.mechanisms))
+    if demand.max_epsilon is not None:
+        estimates = ", estimates too" if demand.accept_estimates else ""
+        words.append(f"ε ≤ {demand.max_epsilon:g} at δ ≤ {demand.max_delta:g}{estimates}")
+    if demand.party_gamma is not None:
+        words.append(
+            f"the coordinator adds Laplace noise, γ = {demand.party_gamma:g}, to the count"
+        )
+    return "; ".join(words) or "nothing of a ballot's privacy"
 
 
 def shown(text: str) -> str:

@@ -1,4 +1,4 @@
-"""`consilium agent`, the private side's commands: trainer, check, tasks, approve, export-model."""
+"""`consilium agent`, the private side's commands: trainer, check, tasks, approve, ledger, export-model."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ import typer
 from silo_agent.findings import Status, print_finding, worst
 from silo_agent.home import SiloHome
 from silo_agent.home_option import Home
+from silo_agent.privacy.ledger_cli import ledger
 from silo_agent.trainer.isolation import give_up_network
 from wire.errors import ConfigurationError
 from wire.logs import configure_logs
 from wire.terminal import JsonFlag, console, print_json, print_table
 
 private = typer.Typer(help="The private side.")
+private.add_typer(ledger, name="ledger")
 
 _PR_SET_PDEATHSIG = 1
 

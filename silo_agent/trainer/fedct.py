@@ -14,10 +14,9 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from silo_agent.models.protocol import Features, IterativeLearner, Labelled, Learner
+from silo_agent.models.protocol import AnyLearner, Features, IterativeLearner, Labelled
 from wire.ballot import ABSTAIN
 
-AnyLearner: TypeAlias = Learner | IterativeLearner
 Consensus: TypeAlias = npt.NDArray[np.integer]
 
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from silo_agent.privacy.settings import PrivacySettings
 from wire.configuration import read_yaml
+from wire.privacy.declaration import Declaration, MechanismName
 from wire.task import Method, TaskDefinition, label_text
 
+NO_NOISE = Declaration()
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
@@ -33,7 +37,7 @@ class Policy(BaseModel):
     max_rounds: Annotated[int, Field(ge=1)] | None = None
     """Ballots at most that one task may ask for."""
     max_epsilon: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    """Privacy loss ε at most over a task's whole run; a task without noise has ε = ∞."""
+    """Privacy loss ε at most over a task's whole run, proved: neither ∞ nor an estimate."""
     min_silos: Annotated[int, Field(ge=1)] | None = None
     """Smallest `rounds.quorum`: with fewer ballots no consensus is formed."""
     public_sets: Annotated[tuple[Digest, ...], Field(min_length=1)] | None = None
@@ -57,16 +61,19 @@ class Policy(BaseModel):
             )
         return self
 
-    def broken_by(self, definition: TaskDefinition) -> tuple[str, ...]:
-        """The limits a task breaks, one clause each that begins with the limit's name."""
+    def broken_by(
+        self, definition: TaskDefinition, promise: Declaration = NO_NOISE
+    ) -> tuple[str, ...]:
+        """The limits a task breaks, one clause each that begins with the limit's name.
+
+        `promise` is what this hospital's own `privacy` section holds any task to.
+        """
         rounds = definition.rounds
-        epsilon = whole_run_epsilon(definition)
         broken = []
         if self.max_rounds is not None and rounds.max_rounds > self.max_rounds:
             broken.append(f"max_rounds is {self.max_rounds}, the task has {rounds.max_rounds}")
-        if self.max_epsilon is not None and not epsilon <= self.max_epsilon:
-            asked = "has no noise, so ε = ∞" if math.isinf(epsilon) else f"spends ε = {epsilon:g}"
-            broken.append(f"max_epsilon is {self.max_epsilon:g}, the task {asked}")
+        if self.max_epsilon is not None and (lack := _too_much(promise, self.max_epsilon)):
+            broken.append(f"max_epsilon is {self.max_epsilon:g}, {lack}")
         if self.min_silos is not None and rounds.quorum < self.min_silos:
             broken.append(f"min_silos is {self.min_silos}, the task's quorum is {rounds.quorum}")
         if self.public_sets is not None and definition.public_set not in self.public_sets:
@@ -75,6 +82,10 @@ class Policy(BaseModel):
             broken.append(f"methods does not name {definition.method}")
         if self.labels is not None and sorted(definition.labels) != sorted(self.labels):
             broken.append("labels names another label space")
+        broken += [
+            f"privacy: the task asks for more, {lack}"
+            for lack in definition.privacy.unmet_by(promise)
+        ]
         return tuple(broken)
 
     def in_words(self) -> tuple[str, ...]:
@@ -88,10 +99,7 @@ class Policy(BaseModel):
         if self.max_rounds is not None:
             words.append(f"a task has at most {self.max_rounds} rounds")
         if self.max_epsilon is not None:
-            words.append(
-                f"a task spends at most ε = {self.max_epsilon:g}; "
-                "this release adds no noise, so every task is refused"
-            )
+            words.append(f"a task spends at most ε = {self.max_epsilon:g}, proved")
         if self.min_silos is not None:
             words.append(f"no consensus is formed of fewer than {self.min_silos} ballots")
         if self.public_sets is not None:
@@ -105,16 +113,31 @@ class Policy(BaseModel):
         return tuple(words)
 
 
-def whole_run_epsilon(definition: TaskDefinition) -> float:
-    """Privacy loss ε of one patient over all rounds of a task."""
-    # A definition names no privacy mechanism yet: every ballot is un-noised.
-    return math.inf
+def _too_much(promise: Declaration, limit: float) -> str:
+    """Why ballots as silo.yaml has them made may cost more than `limit`; empty if they cannot."""
+    if promise.mechanism is MechanismName.NONE:
+        return "ballots have no noise, so ε = ∞"
+    if math.isinf(promise.epsilon):
+        return "`privacy` sets no budget (epsilon) for a task"
+    if promise.estimate:
+        return f"the ε of {promise.mechanism} is an estimate, not a guarantee"
+    return f"`privacy` allows a task ε = {promise.epsilon:g}" if promise.epsilon > limit else ""
 
 
-class _PolicySection(BaseModel):
+@dataclass(frozen=True)
+class Terms:
+    """On what terms this hospital takes part in any task."""
+
+    policy: Policy
+    promise: Declaration = NO_NOISE
+
+
+class _TermsSections(BaseModel):
     policy: Policy = Policy()
+    privacy: PrivacySettings = PrivacySettings()
 
 
-def read_policy(settings_file: Path) -> Policy:
-    """The policy as silo.yaml says it now, whatever else stands there; ConfigurationError if it is wrong."""
-    return read_yaml(settings_file, _PolicySection).policy
+def read_terms(settings_file: Path) -> Terms:
+    """The terms as silo.yaml says them now, whatever else stands there; ConfigurationError if it is wrong."""
+    sections = read_yaml(settings_file, _TermsSections)
+    return Terms(sections.policy, sections.privacy.promise)

@@ -7,6 +7,7 @@ network side, gets the findings alone, which name files, columns and counts.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,8 @@ from silo_agent.findings import Check, Finding, Status, failed, in_turn, ok, war
 from silo_agent.home import SiloHome
 from silo_agent.models.catalogue import build
 from silo_agent.models.gpu import cuda_devices
+from silo_agent.privacy.ledger import Ledger
+from silo_agent.trainer.approval_view import in_words
 from silo_agent.trainer.isolation import Isolation, Mode
 from silo_agent.trainer.private_data import PrivateData, load_private
 from silo_agent.trainer.schema_check import check
@@ -55,7 +58,12 @@ class Rehearsal:
         for finding in in_turn([("silo.yaml", self._read)]):
             yield finding
             blocked = "silo.yaml failed" if finding.status is Status.FAILED else ""
-        settled: list[tuple[str, Check]] = [("policy", self._policy), ("GPU", self._gpu)]
+        settled: list[tuple[str, Check]] = [
+            ("policy", self._policy),
+            ("privacy", self._privacy),
+            ("ledger", self._ledger),
+            ("GPU", self._gpu),
+        ]
         yield from in_turn(settled, blocked=blocked)
         needing_data: list[tuple[str, Check]] = [
             ("private data", self._load),
@@ -70,6 +78,20 @@ class Rehearsal:
 
     def _policy(self) -> Finding:
         return ok("policy", "; ".join(self._settings.policy.in_words()) + ".")
+
+    def _privacy(self) -> Finding:
+        privacy = self._settings.privacy
+        said = f"{in_words(privacy.promise)}; `consilium privacy explain` says what that means."
+        if not privacy.protects:
+            return warning("privacy", said, "Compare mechanisms with `consilium privacy plan`.")
+        if privacy.estimated:
+            return warning("privacy", said, "Use sensitivity: worst_case for a guarantee.")
+        return ok("privacy", said)
+
+    def _ledger(self) -> Finding:
+        ledger = Ledger(self._home.ledger, self._home.ledger_witness, lambda: datetime.now(UTC))
+        ledger.verify()
+        return ok("ledger", f"{len(ledger.releases())} releases on the books, none missing.")
 
     def _gpu(self) -> Finding:
         found, model = cuda_devices(), self._settings.model

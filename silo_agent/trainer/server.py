@@ -14,11 +14,13 @@ import structlog
 from pydantic import ValidationError
 
 from silo_agent.home import SiloHome
+from silo_agent.privacy.ledger import Ledger
 from silo_agent.trainer.approval import Consent
 from silo_agent.trainer.approval_record import ApprovalRecord
 from silo_agent.trainer.isolation import Isolation
-from silo_agent.trainer.session import Session, open_session
-from silo_agent.trainer.settings import SiloSettings, read_settings
+from silo_agent.trainer.session import Office, Session, open_session
+from silo_agent.trainer.settings import read_settings
+from silo_agent.trainer.standing import standing
 from silo_agent.trainer.task_folder import TaskFolder
 from wire import __version__
 from wire.chunks import SOCKET_MESSAGE_BYTES
@@ -35,6 +37,7 @@ from wire.errors import (
     Refusal,
 )
 from wire.files import digest_of, discard_unfinished
+from wire.privacy.randomness import SecureBits
 from wire.public_file import PublicSetFolder
 from wire.schema import SetSchema
 from wire.task import TaskDefinition
@@ -74,10 +77,10 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
     """The private side. One training at a time; calls are answered while it runs."""
 
     def __init__(
-        self, home: SiloHome, settings: SiloSettings, isolation: Isolation, consent: Consent
+        self, home: SiloHome, office: Office, isolation: Isolation, consent: Consent
     ) -> None:
         self._home = home
-        self._settings = settings
+        self._office = office
         self._isolation = isolation
         self._consent = consent
         self._public_sets = PublicSetFolder(home.public_sets)
@@ -93,6 +96,7 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
             version=__version__,
             isolation=self._isolation.to_proto(),
             isolation_note=self._isolation.note,
+            standing=await asyncio.to_thread(self._standing),
         )
 
     @_answering
@@ -134,11 +138,19 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
             )
         async with self._training:
             self._consent.require(definition)
-            ballot = await asyncio.to_thread(session.vote, request.round, _labels(request))
+            ballot = await asyncio.to_thread(
+                session.vote, request.round, _labels(request), request.known_ballots
+            )
         # Training may take hours: what was withdrawn meanwhile stays here.
         self._consent.require(definition)
         context.add_done_callback(lambda _: crash_point("ballot-handed-over"))
-        return trainer_pb2.VoteResponse(encoding=session.shape.encoding.to_proto(), data=ballot)
+        return trainer_pb2.VoteResponse(
+            encoding=session.shape.encoding.to_proto(),
+            data=ballot.data,
+            privacy=ballot.declaration.to_proto(),
+            abstained=ballot.abstained,
+            standing=await asyncio.to_thread(self._standing, definition),
+        )
 
     @_answering
     async def Finish(
@@ -172,14 +184,7 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
         path = self._public_sets.path(definition.public_set)
         if not path.exists() or digest_of(path) != definition.public_set:
             raise Refusal(CONTENT_CORRUPT, what="the public set", digest=definition.public_set)
-        session, misfits = open_session(
-            definition,
-            schema,
-            path,
-            self._settings,
-            self._home.settings_file.parent,
-            self._home.tasks,
-        )
+        session, misfits = open_session(definition, schema, path, self._office)
         for misfit in misfits:
             log.warning(
                 "private_data",
@@ -189,6 +194,9 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
                 detail=misfit.private_detail,
             )
         return session, [misfit.sentence for misfit in misfits if misfit.fatal]
+
+    def _standing(self, task: TaskDefinition | None = None) -> trainer_pb2.PrivacyStanding:
+        return standing(self._office.ledger, self._office.settings.privacy, task)
 
     def _session(self, digest: str) -> Session:
         session = self._sessions.get(digest)
@@ -209,9 +217,20 @@ async def serve(home: SiloHome, isolation: Isolation) -> None:
             ("grpc.max_send_message_length", SOCKET_MESSAGE_BYTES),
         ]
     )
-    consent = Consent(home.settings_file, ApprovalRecord(home.approvals), lambda: datetime.now(UTC))
+
+    def clock() -> datetime:
+        return datetime.now(UTC)
+
+    office = Office(
+        settings=settings,
+        base=home.settings_file.parent,
+        tasks=home.tasks,
+        ledger=Ledger(home.ledger, home.ledger_witness, clock),
+        bits=SecureBits(),
+    )
+    consent = Consent(home.settings_file, ApprovalRecord(home.approvals), clock)
     trainer_pb2_grpc.add_TrainerServiceServicer_to_server(
-        TrainerServicer(home, settings, isolation, consent), server
+        TrainerServicer(home, office, isolation, consent), server
     )
     server.add_insecure_port(f"unix:{home.socket}")
     await server.start()

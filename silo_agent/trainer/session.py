@@ -1,23 +1,30 @@
-"""One task on the private side: data checked and encoded once, then one ballot per round."""
+"""One task on the private side: data checked and encoded once, then one paid ballot per round."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from silo_agent.models.catalogue import build
-from silo_agent.models.protocol import IterativeLearner, Labelled
+from silo_agent.models.protocol import AnyLearner, IterativeLearner, Labelled, Labels
+from silo_agent.privacy.ledger import Ledger
+from silo_agent.privacy.mechanisms.catalogue import build as build_mechanism
+from silo_agent.privacy.mechanisms.protocol import PrivateSide, Scope
 from silo_agent.trainer.features import Encoder
-from silo_agent.trainer.fedct import AnyLearner, CoTraining
+from silo_agent.trainer.fedct import Consensus, CoTraining
 from silo_agent.trainer.home_model import HomeModel
 from silo_agent.trainer.private_data import load_private
+from silo_agent.trainer.releasing import PaidBallot, Releasing
 from silo_agent.trainer.schema_check import Misfit, check, prepare
 from silo_agent.trainer.settings import SiloSettings
 from silo_agent.trainer.task_folder import TaskFolder
-from wire.ballot import BallotShape, pack, unpack
+from wire.ballot import BallotShape, unpack
 from wire.crash_points import crash_point
+from wire.privacy.randomness import Bits
 from wire.schema import SetSchema
 from wire.task import TaskDefinition
 
@@ -30,27 +37,27 @@ class Session:
     folder: TaskFolder
     encoder: Encoder
     training: CoTraining
+    patients: NDArray[np.int64] = field(repr=False)
+    releasing: Releasing
 
     @property
     def shape(self) -> BallotShape:
         """The form of this task's ballots."""
         return self.definition.shape
 
-    def vote(self, number: int, consensus: bytes | None) -> bytes:
-        """The packed ballot of round `number`; asked again, the identical one.
+    def vote(self, number: int, consensus: bytes | None, known_ballots: int = 0) -> PaidBallot:
+        """The ballot of round `number`; asked again, the identical one.
 
-        `consensus` is the latest published one, packed in the index encoding.
+        `consensus` is the latest published one, packed in the index encoding; `known_ballots` is how many
+        are known to have left here, so that an old copy of the ledger is noticed.
         """
-        held = self.folder.ballot(number)
-        if held is not None:
-            return held
-        crash_point("vote-asked")
-        learner = self._learner(number, consensus)
-        ballot = pack(np.asarray(learner.predict(self.training.public)), self.shape)
-        crash_point("ballot-made")
-        self.folder.keep_ballot(number, ballot)
-        crash_point("ballot-kept")
-        return ballot
+        self.releasing.require_ballots(known_ballots)
+        if self.folder.ballot(number) is None:
+            crash_point("vote-asked")
+            # One that continues takes its steps in every round, also where a mechanism votes without it.
+            if isinstance(self.training.build(self.training.seed), IterativeLearner):
+                self._learner(number, consensus)
+        return self.releasing.ballot(self._private_side(number, consensus))
 
     def finish(self, number: int, consensus: bytes | None) -> None:
         """Trains once more on the final consensus, that of round `number`, and keeps the model."""
@@ -60,13 +67,41 @@ class Session:
             self.folder.keep_model(HomeModel(self.encoder, learner, self.definition.labels))
             crash_point("model-kept")
 
+    def _private_side(self, number: int, consensus: bytes | None) -> PrivateSide:
+        # An estimate of the sensitivity asks before the vote does.
+        @cache
+        def predict() -> Labels:
+            labels = self._learner(number, consensus).predict(self.training.public)
+            return np.asarray(labels)
+
+        def predict_without(unit: int) -> Labels:
+            kept = self.patients != unit
+            without = replace(self.training, private=self.training.private[kept])
+            learner = without.fit(number, self._labels(consensus), None)
+            return np.asarray(learner.predict(without.public))
+
+        return PrivateSide(
+            private=self.training.private,
+            patients=self.patients,
+            public=self.training.public,
+            classes=len(self.definition.labels),
+            number=number,
+            predict=predict,
+            predict_without=predict_without,
+            build=self.training.build,
+            kept=self.folder,
+        )
+
+    def _labels(self, consensus: bytes | None) -> Consensus | None:
+        return None if consensus is None else unpack(consensus, self.shape.as_index())
+
     def _learner(self, number: int, consensus: bytes | None) -> AnyLearner:
         # A trainer killed after the state was kept, but before the ballot was, must not train twice.
         held: AnyLearner | None = self.folder.learner(number)
         if held is not None:
             return held
-        labels = None if consensus is None else unpack(consensus, self.shape.as_index())
-        learner = self.training.fit(number, labels, self.folder.latest_learner(number))
+        previous = self.folder.latest_learner(number)
+        learner = self.training.fit(number, self._labels(consensus), previous)
         crash_point("learner-trained")
         if isinstance(learner, IterativeLearner):
             self.folder.keep_learner(number, learner)
@@ -74,23 +109,31 @@ class Session:
         return learner
 
 
+@dataclass(frozen=True)
+class Office:
+    """What all tasks of this silo share: silo.yaml, where it lies, and what keeps the books."""
+
+    settings: SiloSettings
+    base: Path
+    """The folder that paths in silo.yaml are relative to."""
+    tasks: Path
+    ledger: Ledger
+    bits: Bits
+
+
 def open_session(
-    definition: TaskDefinition,
-    schema: SetSchema,
-    public_file: Path,
-    settings: SiloSettings,
-    base: Path,
-    tasks: Path,
+    definition: TaskDefinition, schema: SetSchema, public_file: Path, office: Office
 ) -> tuple[Session | None, list[Misfit]]:
-    """A session if the private data fit the task, and what was found either way."""
-    private = load_private(settings.data, base)
+    """A session if data and privacy mechanism fit the task, and what was found either way."""
+    settings = office.settings
+    private = load_private(settings.data, office.base)
     misfits = check(private, schema, definition.labels)
     if any(misfit.fatal for misfit in misfits):
         return None, misfits
     encoder = Encoder.from_public(schema, public_file)
     public = encoder.public(flat=False)
     ready = prepare(private, schema, definition.labels)
-    folder = TaskFolder(tasks, definition.digest)
+    folder = TaskFolder(office.tasks, definition.digest)
     folder.keep_definition(definition)
     training = CoTraining(
         private=Labelled(encoder.encode(ready.features, flat=False), ready.labels),
@@ -101,4 +144,25 @@ def open_session(
         local_steps=definition.local_steps,
         seed=settings.seed,
     )
-    return Session(definition, folder, encoder, training), misfits
+    scope = Scope(
+        shape=definition.shape,
+        rounds=definition.rounds.max_rounds,
+        epsilon=settings.privacy.epsilon,
+        delta=settings.privacy.delta,
+        unit=settings.unit,
+        units=len(np.unique(ready.patients)),
+    )
+    mechanism = build_mechanism(settings.privacy.mechanism, scope)
+    if why := mechanism.misfit():
+        return None, [*misfits, Misfit(why)]
+    releasing = Releasing(
+        definition=definition,
+        folder=folder,
+        settings=settings.privacy,
+        mechanism=mechanism,
+        scope=scope,
+        ledger=office.ledger,
+        bits=office.bits,
+    )
+    releasing.require_kept_ballots()
+    return Session(definition, folder, encoder, training, ready.patients, releasing), misfits

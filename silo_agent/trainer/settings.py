@@ -7,9 +7,11 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict
 
 from silo_agent.models.catalogue import LearnerSpec
+from silo_agent.privacy.settings import PrivacySettings
 from silo_agent.trainer.policy import Policy
 from silo_agent.trainer.private_data import DataSettings
 from wire.configuration import read_yaml
+from wire.privacy.declaration import Unit
 
 
 class SiloSettings(BaseModel):
@@ -22,8 +24,15 @@ class SiloSettings(BaseModel):
     """A learner's name, or `{name: …, parameters: {…}}`; `package.module:Class` for your own."""
     seed: int = 0
     """Makes training repeatable; it does not influence privacy."""
+    privacy: PrivacySettings = PrivacySettings()
+    """How ballots are made private, and what they may cost."""
     policy: Policy = Policy()
     """Which tasks may be trained for and voted in, and who accepts them."""
+
+    @property
+    def unit(self) -> Unit:
+        """Whose privacy the ledger counts: the patient's where silo.yaml says which rows are whose."""
+        return Unit.PATIENT if self.data.patient_id else Unit.ROW
 
 
 def read_settings(path: Path) -> SiloSettings:

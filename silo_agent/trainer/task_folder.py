@@ -31,13 +31,29 @@ class TaskFolder:
         return tuple(int(name.removeprefix("ballot-")) for name in names)
 
     def ballot(self, number: int) -> bytes | None:
-        """The ballot of a round, if it was cast before."""
+        """The ballot of a round, if it was made before; whether it was paid for, the ledger knows."""
         path = self._ballot_path(number)
         return path.read_bytes() if path.exists() else None
 
-    def keep_ballot(self, number: int, ballot: bytes) -> None:
-        """Keeps a ballot before it is handed out: asked again, the trainer gives this very one."""
+    def slip(self, number: int) -> bytes | None:
+        """What was kept with the ballot of a round."""
+        path = self._slip_path(number)
+        return path.read_bytes() if path.exists() else None
+
+    def keep_ballot(self, number: int, ballot: bytes, slip: bytes) -> None:
+        """Keeps a ballot and its slip before it is handed out: asked again, the trainer gives this very one."""
+        # In this order: where there is a ballot, its slip is there too.
+        write_atomically(self._slip_path(number), slip)
         write_atomically(self._ballot_path(number), ballot)
+
+    def get(self, name: str) -> bytes | None:
+        """What a privacy mechanism kept under a name, if anything."""
+        path = self._kept_path(name)
+        return path.read_bytes() if path.exists() else None
+
+    def put(self, name: str, content: bytes) -> None:
+        """Keeps something for a privacy mechanism. It stays at home."""
+        write_atomically(self._kept_path(name), content)
 
     def learner(self, number: int) -> Any | None:
         """The learner as it was after round `number`."""
@@ -67,6 +83,12 @@ class TaskFolder:
 
     def _ballot_path(self, number: int) -> Path:
         return self._folder / f"ballot-{number:06d}.bin"
+
+    def _slip_path(self, number: int) -> Path:
+        return self._folder / f"slip-{number:06d}.json"
+
+    def _kept_path(self, name: str) -> Path:
+        return self._folder / f"kept-{name}"
 
     def _learner_path(self, number: int) -> Path:
         return self._folder / f"learner-{number:06d}.joblib"

@@ -8,6 +8,7 @@ from harness import ROUNDS, SILOS, Federation, Look
 
 from silo_agent.audit import movements
 from silo_agent.audit_file import read_record
+from silo_agent.privacy.ledger import Ledger
 from silo_agent.traffic import Kind
 from wire.identity import IdentityFiles
 
@@ -157,6 +158,24 @@ def kept(ballots: int, learners: int, models: int = 0) -> Look:
     return look
 
 
+def paid(entries: int) -> Look:
+    """West's ledger has so many entries."""
+
+    def look(made: Federation) -> None:
+        home = made.silo("west")
+        assert len(Ledger(home.ledger, home.ledger_witness).releases()) == entries
+
+    return look
+
+
+def both(*looks: Look) -> Look:
+    def look(made: Federation) -> None:
+        for one in looks:
+            one(made)
+
+    return look
+
+
 LOOKS: dict[str, Look] = {
     "member-joining": not_joined,
     "member-joined": joined_without_knowing,
@@ -195,7 +214,9 @@ LOOKS: dict[str, Look] = {
     "learner-kept": kept(ballots=0, learners=1),
     "ballot-made": kept(ballots=0, learners=1),
     "ballot-kept": kept(ballots=1, learners=1),
-    "ballot-handed-over": kept(ballots=1, learners=1),
+    "ballot-paying": both(kept(ballots=1, learners=1), paid(0)),
+    "ballot-paid": both(kept(ballots=1, learners=1), paid(1)),
+    "ballot-handed-over": both(kept(ballots=1, learners=1), paid(1)),
     "model-trained": kept(ballots=ROUNDS, learners=2),
     "model-kept": kept(ballots=ROUNDS, learners=2, models=1),
 }

@@ -65,7 +65,7 @@ def task_folder(folder: Path) -> tuple[Write, Read]:
     task = TaskFolder(folder, "0" * 64)
 
     def write(number: int) -> None:
-        task.keep_ballot(number, bytes([number]))
+        task.keep_ballot(number, bytes([number]), b"{}")
         task.keep_learner(number, number)
         task.keep_model(number)
 

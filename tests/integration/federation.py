@@ -163,13 +163,16 @@ class Federation:
         request.token_lifetime.FromSeconds(600)
         return self.admin(lambda link: link.admin.RegisterSilo(request)).join_token
 
-    def join(self, name: str, model: object = None) -> Silo:
+    def join(
+        self, name: str, model: object = None, privacy: object = None, rows: int = PRIVATE_ROWS
+    ) -> Silo:
         """A silo with an identity, data and silo.yaml; its agent does not run yet."""
         silo = self.silos[name] = Silo(name, self.folder / name)
         asyncio.run(join(self.register(name), silo.home.identity, lambda: datetime.now(UTC)))
         seed = sum(name.encode())
-        patients(PRIVATE_ROWS, seed).to_csv(silo.home.root / "data.csv", index=False)
-        silo.home.settings_file.write_text(yaml.safe_dump(silo_settings(silo, model)))
+        patients(rows, seed).to_csv(silo.home.root / "data.csv", index=False)
+        settings = silo_settings(silo, model) | ({"privacy": privacy} if privacy else {})
+        silo.home.settings_file.write_text(yaml.safe_dump(settings))
         return silo
 
     def run(self, *silos: Silo) -> None:

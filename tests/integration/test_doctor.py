@@ -293,7 +293,7 @@ class TestAJoinedSilo:
         assert [finding["name"] for finding in findings] == [
             *("DNS", "TCP", "HTTP proxy", "TLS", "identity", "key file"),
             *("role", "protocol", "clock", "disk", "environment"),
-            *("isolation", "trainer's disk", "silo.yaml", "policy", "GPU"),
+            *("isolation", "trainer's disk", "silo.yaml", "policy", "privacy", "ledger", "GPU"),
             *("private data", "learner", "data schema"),
         ]
         for finding in findings:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import joblib
@@ -13,12 +14,14 @@ from federation import LABELS, PRIVATE_ROWS, ROWS, Federation, Silo, federation,
 from service import eventually
 
 from silo_agent.models.protocol import IterativeLearner
+from silo_agent.privacy.ledger import Ledger
 from silo_agent.traffic import Direction, Kind
 from silo_agent.trainer.fedct import round_seed
-from silo_agent.trainer.session import open_session
+from silo_agent.trainer.session import Office, open_session
 from silo_agent.trainer.settings import read_settings
 from silo_agent.trainer.task_folder import find_task
 from wire.ballot import BallotShape, Encoding, digest, pack, unpack
+from wire.privacy.randomness import SecureBits
 from wire.public_content import inspect
 from wire.task import TaskDefinition
 
@@ -136,7 +139,9 @@ def ballots_of_one_network(silo: Silo, task: str, consensuses: list[bytes]) -> l
     _, schema = inspect(public)
     settings = read_settings(silo.home.settings_file)
     scratch = silo.home.root / "scratch"
-    session, _ = open_session(definition, schema, public, settings, silo.home.root, scratch)
+    ledger = Ledger(scratch / "ledger.db", scratch / "witness.json", lambda: datetime.now(UTC))
+    office = Office(settings, silo.home.root, scratch, ledger, SecureBits())
+    session, _ = open_session(definition, schema, public, office)
     assert session is not None
     training, shape = session.training, session.shape
     network = training.build(training.seed)

@@ -356,7 +356,7 @@ def test_a_ballot_larger_than_a_network_message_passes_the_trainers_socket(tmp_p
         await server.start()
         link = TrainerLink(socket)
         try:
-            return len((await link.vote("0" * 64, 1, None)).data)
+            return len((await link.vote("0" * 64, 1, None, 0)).data)
         finally:
             await link.close()
             await server.stop(None)

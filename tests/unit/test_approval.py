@@ -13,10 +13,11 @@ import pytest
 from rich.console import Console
 
 from silo_agent.home import SiloHome
+from silo_agent.privacy.settings import PrivacySettings
 from silo_agent.trainer.approval import Consent, Decision, Standing, act_on, decide
 from silo_agent.trainer.approval_record import Act, Approval, ApprovalRecord
 from silo_agent.trainer.approval_view import SeenTask, find, print_definition, seen
-from silo_agent.trainer.policy import Approve, Policy, read_policy
+from silo_agent.trainer.policy import Approve, Policy, Terms, read_terms
 from silo_agent.trainer.settings import read_settings
 from silo_agent.trainer.task_folder import TaskFolder
 from wire.errors import (
@@ -74,9 +75,41 @@ def test_a_limit_is_kept_up_to_its_value_and_named_when_broken(
     assert limits(**breaks).broken_by(task()) == (says,)
 
 
-def test_a_task_without_noise_breaks_every_epsilon_limit() -> None:
-    (broken,) = limits(max_epsilon=1e9).broken_by(task())
-    assert broken == "max_epsilon is 1e+09, the task has no noise, so ε = ∞"
+@pytest.mark.parametrize(
+    ("privacy", "says"),
+    [
+        ({}, "ballots have no noise, so ε = ∞"),
+        (
+            {"mechanism": {"name": "xor", "flip": 0.1}},
+            "`privacy` sets no budget (epsilon) for a task",
+        ),
+        ({"mechanism": "xor", "epsilon": 2.5}, "`privacy` allows a task ε = 2.5"),
+        (
+            {"mechanism": {"name": "xor", "sensitivity": "empirical"}, "epsilon": 0.1},
+            "the ε of xor is an estimate, not a guarantee",
+        ),
+    ],
+)
+def test_only_a_proved_budget_keeps_an_epsilon_limit(privacy: dict[str, object], says: str) -> None:
+    promise = PrivacySettings.model_validate(privacy).promise
+    assert limits(max_epsilon=2).broken_by(task(), promise) == (f"max_epsilon is 2, {says}",)
+
+
+def test_an_epsilon_limit_is_kept_up_to_its_value() -> None:
+    promise = PrivacySettings.model_validate(
+        {"mechanism": "private_labeller", "epsilon": 2}
+    ).promise
+    assert limits(max_epsilon=2).broken_by(task(), promise) == ()
+
+
+def test_a_task_that_asks_for_more_privacy_than_silo_yaml_gives_is_refused_at_home() -> None:
+    asking = task(privacy={"mechanisms": ["private_labeller"], "max_epsilon": 1})
+    promise = PrivacySettings.model_validate({"mechanism": "xor", "epsilon": 2}).promise
+    broken = Policy().broken_by(asking, promise)
+    assert broken == (
+        "privacy: the task asks for more, it accepts private_labeller, not xor",
+        "privacy: the task asks for more, it allows ε ≤ 1, not 2",
+    )
 
 
 def test_all_broken_limits_are_named_at_once() -> None:
@@ -105,21 +138,21 @@ def test_a_wrong_policy_is_refused_by_name_of_the_key(
     tmp_path: Path, policy: str, says: str
 ) -> None:
     path = write(tmp_path, policy)
-    for read in (read_settings, read_policy):
+    for read in (read_settings, read_terms):
         with pytest.raises(ConfigurationError) as refused:
             read(path)
         assert says in refused.value.sentence
 
 
 def test_without_a_policy_a_person_must_accept_each_task(tmp_path: Path) -> None:
-    policy = read_policy(write(tmp_path, ""))
+    policy = read_terms(write(tmp_path, "")).policy
     assert policy.approve is Approve.MANUAL
     assert "a person accepts each task" in policy.in_words()[0]
     assert policy.in_words()[1:] == ("no limits are set",)
 
 
 def test_labels_yaml_reads_as_booleans_are_class_names(tmp_path: Path) -> None:
-    policy = read_policy(write(tmp_path, "policy: {labels: [yes, no]}\n"))
+    policy = read_terms(write(tmp_path, "policy: {labels: [yes, no]}\n")).policy
     assert policy.broken_by(task(labels=[True, False])) == ()
 
 
@@ -141,7 +174,7 @@ def test_a_policy_in_words_names_every_limit() -> None:
 
 
 def standing(policy: Policy, *acts: Approval) -> Standing:
-    return decide(task(), policy, acts).standing
+    return decide(task(), Terms(policy), acts).standing
 
 
 def test_a_task_within_limits_still_waits_for_a_person_unless_the_policy_says_otherwise() -> None:
@@ -167,7 +200,7 @@ def test_what_the_policy_once_accepted_waits_for_a_person_when_the_policy_asks_f
 
 
 def test_approval_never_overrides_a_limit() -> None:
-    decision = decide(task(), Policy(max_rounds=4), [word(Act.APPROVED, task())])
+    decision = decide(task(), Terms(Policy(max_rounds=4)), [word(Act.APPROVED, task())])
     assert decision == Decision(Standing.REFUSED, ("max_rounds is 4, the task has 5",))
 
 
@@ -181,12 +214,13 @@ def test_approval_never_overrides_a_limit() -> None:
         {"encoding": "one_hot"},
         {"silos": ["a", "b", "c"]},
         {"local_steps": 51},
+        {"privacy": {"party_gamma": 0.1}},
     ],
 )
 def test_a_changed_task_of_the_same_name_needs_a_new_approval(changes: dict[str, object]) -> None:
     approvals = [word(Act.APPROVED, task())]
-    assert decide(task(), Policy(), approvals).standing is Standing.APPROVED
-    changed = decide(task(**changes), Policy(), approvals)
+    assert decide(task(), Terms(Policy()), approvals).standing is Standing.APPROVED
+    changed = decide(task(**changes), Terms(Policy()), approvals)
     assert changed.standing is Standing.WAITING
 
 
@@ -362,7 +396,7 @@ def test_the_listing_says_where_each_task_stands(tmp_path: Path) -> None:
     laid_before(home, task(), waiting, long)
     ApprovalRecord(home.approvals).add(act_on(Act.APPROVED, task(), "anna", NOW))
     for number in (1, 2, 3, 5):
-        TaskFolder(home.tasks, task().digest).keep_ballot(number, b"")
+        TaskFolder(home.tasks, task().digest).keep_ballot(number, b"", b"")
     rows = {str(found.row()["task"]): found.row() for found in seen(home)}
     assert str(rows["screening"]["status"]).startswith("approved by anna, 2026-")
     assert rows["screening"]["voted"] == "1-3, 5"
@@ -374,7 +408,9 @@ def test_the_listing_says_where_each_task_stands(tmp_path: Path) -> None:
 def printed(definition: TaskDefinition) -> str:
     console = Console(width=200)
     with console.capture() as captured:
-        print_definition(SeenTask(definition, Decision(Standing.WAITING), ()), console)
+        print_definition(
+            SeenTask(definition, Terms(Policy()), Decision(Standing.WAITING), ()), console
+        )
     return captured.get()
 
 

@@ -275,17 +275,43 @@ class TestThePrivateSide:
         return {finding.name: finding for finding in rehearsal.findings()}
 
     def test_a_silo_that_is_ready(self, tmp_path: Path) -> None:
-        found = self.found(Rehearsal(self.home(tmp_path)))
+        private = "decision_tree\nprivacy: {mechanism: private_labeller, epsilon: 1}"
+        found = self.found(Rehearsal(self.home(tmp_path, private)))
         assert worst(list(found.values())) is Status.OK
         assert "2 rows" in found["private data"].sentence
         assert "No task" in found["data schema"].sentence
+
+    @pytest.mark.parametrize(
+        ("privacy", "says"),
+        [
+            ("{mechanism: none}", "ε = ∞"),
+            (
+                "{mechanism: {name: xor, sensitivity: empirical}, epsilon: 1}",
+                "an estimate, not a guarantee",
+            ),
+        ],
+    )
+    def test_votes_without_a_guarantee_are_pointed_out(
+        self, tmp_path: Path, privacy: str, says: str
+    ) -> None:
+        home = self.home(tmp_path, f"decision_tree\nprivacy: {privacy}")
+        found = self.found(Rehearsal(home))["privacy"]
+        assert (found.status, says in found.sentence) == (Status.WARNING, True)
 
     def test_a_broken_silo_yaml_leaves_the_rest_untried(self, tmp_path: Path) -> None:
         home = self.home(tmp_path, "decision_tree\ntypo: 1")
         found = self.found(Rehearsal(home))
         assert found["silo.yaml"].status is Status.FAILED
         assert "`typo` is not a known key" in found["silo.yaml"].sentence
-        for name in ("policy", "GPU", "private data", "learner", "data schema"):
+        for name in (
+            "policy",
+            "privacy",
+            "ledger",
+            "GPU",
+            "private data",
+            "learner",
+            "data schema",
+        ):
             assert found[name].status is Status.SKIPPED
 
     def test_a_missing_gpu_matters_only_to_who_asks_for_one(

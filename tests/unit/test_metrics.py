@@ -61,6 +61,6 @@ def test_the_documentation_and_the_instruments_agree(
 @pytest.mark.parametrize(("section", "registry"), REGISTRIES)
 def test_no_label_is_unbounded(section: str, registry: CollectorRegistry) -> None:
     bounded = {"version", "python", "component", "task", "silo", "code", "reason", "by"}
-    bounded |= {"outcome", "direction", "kind"}
+    bounded |= {"outcome", "direction", "kind", "cost"}
     for name, (_, labels) in declared(registry).items():
         assert labels <= bounded, name

@@ -1,0 +1,1 @@
+"""Privacy on the private side: mechanisms, the ledger, what a budget buys."""

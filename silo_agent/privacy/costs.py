@@ -1,0 +1,179 @@
+"""What a whole task costs by the mechanism's own word: its offers, added up as the ledger would."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from silo_agent.models.protocol import AnyLearner, Labelled, Labels
+from silo_agent.privacy.mechanisms.catalogue import build
+from silo_agent.privacy.mechanisms.protocol import Offer, PrivateSide, Scope, Sensitivity
+from silo_agent.privacy.settings import (
+    MechanismSettings,
+    NoneSettings,
+    PrivacySettings,
+    PrivateLabellerSettings,
+    RandomizedResponseSettings,
+    TeacherVotesSettings,
+    XorSettings,
+)
+from wire.ballot import BallotShape, Encoding
+from wire.errors import ConfigurationError
+from wire.privacy.accounting import epsilon
+from wire.privacy.declaration import Unit
+from wire.privacy.events import Event
+
+_MANY: Final = 10_000
+"""Patients assumed where their number is not known: enough for every mechanism to be built."""
+
+
+@dataclass(frozen=True)
+class TaskFacts:
+    """What is known of a task, or assumed of one."""
+
+    shape: BallotShape
+    rounds: int
+    name: str = ""
+    """Empty if it is only assumed."""
+
+    @property
+    def called(self) -> str:
+        """How to speak of it."""
+        shape = self.shape
+        numbers = f"{shape.rows} public rows, {shape.classes} classes, at most {self.rounds} rounds"
+        return f"task {self.name} ({numbers})" if self.name else f"a task with {numbers}"
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What the mechanism itself says of a task (`costs_of`)."""
+
+    epsilon: float | None
+    """All ballots together, were there no budget; None if it is known only when the silo votes."""
+    paid_rounds: int
+    """Rounds in which a ballot is bought."""
+    payable: int | None = None
+    """How many of them the budget of one task pays for, if that is known."""
+    misfit: str = ""
+    """Why the mechanism cannot serve the task; empty if it can."""
+
+
+class Memory:
+    """Keepsakes that last as long as they are held."""
+
+    def __init__(self) -> None:
+        self._contents: dict[str, bytes] = {}
+
+    def get(self, name: str) -> bytes | None:
+        """What was kept under a name, if anything was."""
+        return self._contents.get(name)
+
+    def put(self, name: str, content: bytes) -> None:
+        """Keeps `content` under a name."""
+        self._contents[name] = content
+
+
+def encoding_for(settings: MechanismSettings) -> Encoding:
+    """The encoding of ballots that serves a mechanism best."""
+    match settings:
+        case XorSettings() | RandomizedResponseSettings():
+            return Encoding.ONE_HOT
+        case PrivateLabellerSettings():
+            return Encoding.SCORED
+        case _:
+            return Encoding.INDEX
+
+
+def has_own_noise(settings: MechanismSettings) -> bool:
+    """True if silo.yaml says how much noise the mechanism adds, so that no budget has to."""
+    match settings:
+        case XorSettings(flip=flip, theta=theta):
+            return flip is not None or theta is not None
+        case RandomizedResponseSettings(row_epsilon=row):
+            return row is not None
+        case TeacherVotesSettings(scale=scale):
+            return scale is not None
+        case _:
+            return False
+
+
+def noise_is_open(settings: PrivacySettings) -> bool:
+    """True if neither the mechanism's own settings nor a budget for the task say how much noise to add."""
+    none = isinstance(settings.mechanism, NoneSettings)
+    return not none and settings.epsilon is None and not has_own_noise(settings.mechanism)
+
+
+def whole_task(offer: Offer, paid_rounds: int) -> tuple[Event, ...]:
+    """All that is ever paid: what rests on one kept model is paid once, anything else in every paid round."""
+    return offer.events * (1 if offer.basis else paid_rounds)
+
+
+def costs_of(settings: PrivacySettings, patient_column: str | None, task: TaskFacts) -> Costs:
+    """What a task would cost with these settings, as far as that can be said without the private data."""
+    if isinstance(settings.mechanism, NoneSettings) or noise_is_open(settings):
+        return Costs(None, task.rounds)
+    scope = Scope(
+        shape=task.shape,
+        rounds=task.rounds,
+        epsilon=settings.epsilon,
+        delta=settings.delta,
+        unit=Unit.ROW if patient_column is None else Unit.PATIENT,
+        units=_MANY,
+    )
+    try:
+        mechanism = build(settings.mechanism, scope)
+    except ConfigurationError as error:
+        return Costs(None, task.rounds, misfit=error.sentence)
+    misfit = mechanism.misfit()
+    if misfit or _found_in_the_data(settings.mechanism):
+        return Costs(None, mechanism.paid_rounds, misfit=misfit)
+    offer = mechanism.offer(_nobody(task))
+    paid = 1 if offer.basis else mechanism.paid_rounds
+    spent = epsilon(whole_task(offer, paid), settings.delta)
+    return Costs(spent, paid, _payable(offer, paid, settings))
+
+
+def _found_in_the_data(settings: MechanismSettings) -> bool:
+    """True if what a ballot costs is estimated from the private rows, in the round itself."""
+    source = settings.sensitivity.source if isinstance(settings, XorSettings) else None
+    return source is Sensitivity.EMPIRICAL
+
+
+def _payable(offer: Offer, paid_rounds: int, settings: PrivacySettings) -> int:
+    """How many of the ballots to be paid for the budget of one task can pay for, by bisection."""
+    if settings.epsilon is None:
+        return paid_rounds
+    # A billionth more, as the ledger allows: noise is calibrated to the whole budget.
+    budget = settings.epsilon * (1 + 1e-9)
+    payable, beyond = 0, paid_rounds + 1
+    while beyond - payable > 1:
+        middle = (payable + beyond) // 2
+        if epsilon(whole_task(offer, middle), settings.delta) <= budget:
+            payable = middle
+        else:
+            beyond = middle
+    return payable
+
+
+def _nobody(task: TaskFacts) -> PrivateSide:
+    """A silo without data: whoever looks at them to say what a ballot costs fails here."""
+
+    def never(*_: object) -> Labels:
+        raise AssertionError("a proved cost depends on no private row")
+
+    def untrained(_: int) -> AnyLearner:
+        raise AssertionError("a cost is said before anything is trained")
+
+    return PrivateSide(
+        private=Labelled(np.empty((0, 1)), np.empty(0, dtype=np.int64)),
+        patients=np.empty(0, dtype=np.int64),
+        public=np.empty((task.shape.rows, 1)),
+        classes=task.shape.classes,
+        number=1,
+        predict=never,
+        predict_without=never,
+        build=untrained,
+        kept=Memory(),
+    )

@@ -1,0 +1,140 @@
+"""What a ledger says, in memory: every release in order, added up by data set and by task."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from pydantic import ValidationError
+
+from silo_agent.privacy.budget import Budget, Exceeded, Spending, added_up, exceeded
+from silo_agent.privacy.release import Kind, Release, costly
+from wire.chain import Head, Link
+from wire.errors import LEDGER_BROKEN, Refusal
+from wire.privacy.declaration import Unit
+from wire.privacy.events import Event
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A release in its place in the chain."""
+
+    link: Link
+    release: Release
+
+
+@dataclass(eq=False)
+class _Account:
+    spending: Spending = field(default_factory=Counter)
+    rowwise: int = 0
+    """Paid releases whose unit was the row."""
+
+
+class Book:
+    """Grows by one verified link at a time."""
+
+    def __init__(self, links: Iterable[Link] = ()) -> None:
+        self.entries: list[Entry] = []
+        self.ballots = 0
+        """Ballots of every kind that left: paid, repeated, abstaining, written off."""
+        self.given_up: set[Head] = set()
+        self._of_ballot: dict[tuple[str, int, str], list[Entry]] = {}
+        self._accounts: dict[tuple[str, str], _Account] = {}
+        self._bases: set[str] = set()
+        self._cast: set[tuple[str, str]] = set()
+        for link in links:
+            self.add(link)
+
+    @property
+    def head(self) -> Head:
+        """Where it ends."""
+        last = self.entries[-1].link if self.entries else None
+        return Head() if last is None else Head(last.sequence, last.hash)
+
+    def add(self, link: Link) -> None:
+        """Takes in the next link; LEDGER_BROKEN if it is not an entry this version knows."""
+        try:
+            release = Release.model_validate(link.entry)
+        except ValidationError:
+            why = f"entry {link.sequence} says something this version does not know"
+            raise Refusal(LEDGER_BROKEN, why=why) from None
+        entry = Entry(link, release)
+        self.entries.append(entry)
+        self.ballots += release.ballots
+        if release.lost is not None:
+            self.given_up.add(release.lost)
+        if release.kind is not Kind.WRITE_OFF:
+            self._of_ballot.setdefault(_ballot(release), []).append(entry)
+        if release.kind is Kind.BALLOT:
+            self._cast.add((release.task_digest, release.ballot_digest))
+        if release.costs:
+            self._charge(release)
+
+    def _charge(self, release: Release) -> None:
+        if release.basis:
+            self._bases.add(release.basis)
+        # What was written off belongs to the data set; no one knows to which task.
+        for task in {"", release.task_digest}:
+            account = self._accounts.setdefault((release.dataset, task), _Account())
+            account.spending += added_up(release.events)
+            account.rowwise += release.unit is Unit.ROW
+
+    def passed(self, head: Head) -> bool:
+        """True if the chain ended at `head` once."""
+        if not 0 < head.sequence <= len(self.entries):
+            return head == Head()
+        return self.entries[head.sequence - 1].link.hash == head.hash
+
+    def spending(self, dataset: str, task_digest: str = "") -> Spending:
+        """What was spent of a data set, or by one task on it."""
+        account = self._accounts.get((dataset, task_digest))
+        return Counter() if account is None else Counter(account.spending)
+
+    def would_exceed(
+        self, dataset: str, task_digest: str, events: Iterable[Event], budget: Budget
+    ) -> Exceeded | None:
+        """The budget that these events would exceed, if any."""
+        task = self._accounts.get((dataset, task_digest), _Account())
+        lifetime = self._accounts.get((dataset, ""), _Account())
+        return exceeded(
+            budget,
+            added_up(events),
+            task.spending,
+            lifetime.spending,
+            rowwise_task=task.rowwise,
+            rowwise_lifetime=lifetime.rowwise,
+        )
+
+    def has(self, task_digest: str, number: int, ballot_digest: str) -> bool:
+        """True if this very ballot of this round is on the books, whatever it cost."""
+        return (task_digest, number, ballot_digest) in self._of_ballot
+
+    def paid_basis(self, basis: str) -> bool:
+        """True if events were charged for this model kept at home."""
+        return basis in self._bases
+
+    def held(self, release: Release) -> Entry | None:
+        """The entry that has this ballot on the books already, for what it costs."""
+        for entry in self._of_ballot.get(_ballot(release), ()):
+            same = entry.release.dataset == release.dataset
+            # A free entry never covers a ballot that has to be paid for.
+            if same and (entry.release.events == release.events or not release.costs):
+                return entry
+        return None
+
+    def unpaid(self, release: Release) -> str:
+        """Why a release that claims to be free is not; empty if it is, or if it is paid for now."""
+        if release.kind is Kind.REPETITION:
+            if (release.task_digest, release.ballot_digest) in self._cast:
+                return ""
+            return "a repetition repeats no ballot of its task that is on the books"
+        if release.kind is Kind.BALLOT and not costly(release.events):
+            if self.paid_basis(release.basis):
+                return ""
+            return "a ballot that costs nothing rests on no model that was paid for"
+        return ""
+
+
+def _ballot(release: Release) -> tuple[str, int, str]:
+    return (release.task_digest, release.round, release.ballot_digest)

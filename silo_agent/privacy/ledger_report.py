@@ -1,0 +1,249 @@
+"""What the ledger means: every release with the ε it brought the total to, totals against budgets, in words."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from silo_agent.privacy.budget import added_up, cost, shown, shown_left
+from silo_agent.privacy.ledger_book import Entry
+from silo_agent.privacy.release import Release
+from silo_agent.privacy.running_totals import Running, running_totals
+from silo_agent.privacy.settings import PrivacySettings
+from wire.privacy.declaration import Unit
+from wire.privacy.events import Unprotected
+
+ESTIMATE: Final = "estimate, not a guarantee"
+
+
+@dataclass(frozen=True)
+class Line:
+    """One release."""
+
+    sequence: int
+    hash: str
+    release: Release
+    task: Running | None
+    """What its task had spent after it; None for a write-off, which belongs to none."""
+    dataset: Running
+    """What its data set had spent after it."""
+
+    @property
+    def parameters(self) -> str:
+        """The parameters in short: `scale 40, rows 200`."""
+        parts = (
+            f"{name} {_short(value)}"
+            for name, value in self.release.parameters.items()
+            if name != "worst_case_epsilon"
+        )
+        return ", ".join(parts)
+
+    def as_json(self) -> dict[str, object]:
+        """Everything that is known of it; ∞ is `inf`, which JSON has no number for."""
+        release = self.release
+        worst = release.worst_case_epsilon
+        return {
+            "sequence": self.sequence,
+            "at": release.at,
+            "dataset": release.dataset,
+            "task": release.task,
+            "task_digest": release.task_digest,
+            "round": release.round or None,
+            "kind": release.kind.value,
+            "reason": release.reason,
+            "by": release.by,
+            "ballots": release.ballots,
+            "ballot_digest": release.ballot_digest,
+            "mechanism": release.mechanism and release.mechanism.value,
+            "parameters": release.parameters,
+            "events": [event.model_dump(mode="json") for event in release.events],
+            "basis": release.basis,
+            "sensitivity": release.sensitivity and release.sensitivity.value,
+            "estimate": ESTIMATE if release.estimate else "",
+            "worst_case_epsilon": None if worst is None else _number(worst),
+            "unit": release.unit.value,
+            "units": release.units,
+            "task_epsilon": None if self.task is None else _number(self.task.epsilon),
+            "dataset_epsilon": _number(self.dataset.epsilon),
+            "dataset_epsilon_estimate": self.dataset.estimate,
+            "epsilon_upper_bound": self.dataset.at_most,
+            "hash": self.hash,
+        }
+
+    def as_csv(self) -> dict[str, object]:
+        """The same, one cell each."""
+        cells = self.as_json()
+        nested = {
+            key: json.dumps(cells[key], ensure_ascii=False) for key in ("parameters", "events")
+        }
+        return {**cells, **nested}
+
+
+@dataclass(frozen=True)
+class Total:
+    """What a data set, or one task on it, has spent."""
+
+    dataset: str
+    task: str
+    """Empty for the data set itself."""
+    task_digest: str
+    ballots: int
+    """Ballots that left, those written off included."""
+    spent: float
+    budget: float | None
+    """As silo.yaml has it now; None if it sets none."""
+    unit: Unit | None
+    """For whom `spent` holds: a row as soon as one release protected rows only; None if nothing cost."""
+    paid: int
+    """Entries that cost something."""
+    rowwise: int
+    """Paid entries that protected rows only."""
+    estimates: int
+    """Paid entries that rest on an estimate."""
+    unprotected: int
+    """Entries without noise."""
+
+    @property
+    def left(self) -> float | None:
+        """Budget less what is spent, never below 0. Losses do not simply add up, so more may fit."""
+        return None if self.budget is None else max(0.0, self.budget - self.spent)
+
+    @property
+    def guarantee(self) -> str:
+        """What may be said of `spent`, in a few words."""
+        if self.unprotected:
+            return "none: released without noise"
+        return ESTIMATE if self.estimates else "proved"
+
+    def as_json(self) -> dict[str, object]:
+        """Every number; ∞ is `inf`."""
+        return {
+            "dataset": self.dataset,
+            "task": self.task or None,
+            "task_digest": self.task_digest or None,
+            "ballots": self.ballots,
+            "epsilon_spent": _number(self.spent),
+            "epsilon_budget": self.budget,
+            "epsilon_left": self.left,
+            "unit": self.unit and self.unit.value,
+            "paid": self.paid,
+            "protecting_rows_only": self.rowwise,
+            "estimates": self.estimates,
+            "unprotected": self.unprotected,
+            "guarantee": self.guarantee,
+        }
+
+
+@dataclass(frozen=True)
+class Report:
+    """The ledger at one δ."""
+
+    delta: float
+    lines: tuple[Line, ...]
+    """The newest that were asked for, oldest first."""
+    datasets: tuple[Total, ...]
+    tasks: tuple[Total, ...]
+
+    def sentences(self) -> list[str]:
+        """What an officer needs to know, a few sentences for each data set."""
+        return [_sentence(total, self.delta) for total in self.datasets]
+
+    def as_json(self) -> dict[str, object]:
+        """Everything, for scripts."""
+        return {
+            "summary": self.sentences(),
+            "delta": self.delta,
+            "datasets": [total.as_json() for total in self.datasets],
+            "tasks": [total.as_json() for total in self.tasks],
+            "entries": [line.as_json() for line in self.lines],
+        }
+
+
+def examine(entries: Sequence[Entry], settings: PrivacySettings, last: int | None = None) -> Report:
+    """The report on all entries, with lines for the `last` of them; budgets and δ are those of silo.yaml."""
+    wanted = entries if last is None else entries[-last:]
+    points = running_totals(entries, {entry.link.sequence for entry in wanted}, settings.delta)
+    lines = tuple(_line(entry, points[entry.link.sequence]) for entry in wanted)
+    by_dataset: dict[tuple[str, str], list[Release]] = {}
+    by_task: dict[tuple[str, str], list[Release]] = {}
+    for entry in entries:
+        release = entry.release
+        by_dataset.setdefault((release.dataset, ""), []).append(release)
+        if release.task_digest:
+            by_task.setdefault((release.dataset, release.task_digest), []).append(release)
+    return Report(
+        settings.delta,
+        lines,
+        tuple(_total(key, group, settings) for key, group in by_dataset.items()),
+        tuple(_total(key, group, settings) for key, group in by_task.items()),
+    )
+
+
+def _line(entry: Entry, totals: Mapping[str, Running]) -> Line:
+    release = entry.release
+    task = totals[release.task_digest] if release.task_digest else None
+    return Line(entry.link.sequence, entry.link.hash, release, task, totals[""])
+
+
+def _total(scope: tuple[str, str], releases: Sequence[Release], settings: PrivacySettings) -> Total:
+    dataset, digest = scope
+    paid = [release for release in releases if release.costs]
+    limit = settings.epsilon if digest else settings.lifetime_epsilon
+    rowwise = sum(release.unit is Unit.ROW for release in paid)
+    spending = added_up(event for release in paid for event in release.events)
+    return Total(
+        dataset=dataset,
+        task=releases[-1].task if digest else "",
+        task_digest=digest,
+        ballots=sum(release.ballots for release in releases),
+        spent=cost(spending, settings.delta),
+        budget=limit if dataset == settings.dataset else None,
+        unit=None if not paid else Unit.ROW if rowwise else Unit.PATIENT,
+        paid=len(paid),
+        rowwise=rowwise,
+        estimates=sum(release.estimate for release in paid),
+        unprotected=sum(
+            any(isinstance(event, Unprotected) for event in release.events) for release in paid
+        ),
+    )
+
+
+def _sentence(total: Total, delta: float) -> str:
+    words = f"{_counted(total.ballots, 'ballot')} left this hospital, made from data set {total.dataset}"
+    if total.unit is None:
+        return f"{words}; nothing in them depends on any patient."
+    if total.unprotected:
+        had = f"{_counted(total.unprotected, 'entry', 'entries')} had no noise"
+        return f"{words}. {had}, so nothing bounds what may be learned of a {total.unit} (ε = ∞)."
+    words += (
+        f". Whoever sees all of it learns of any one {total.unit} at most what ε = "
+        f"{shown(total.spent)} at δ = {delta:g} allows"
+    )
+    if total.budget is not None and total.left is not None:
+        words += f"; of the lifetime budget ε = {total.budget:g}, {shown_left(total.left)} is left"
+    words += "."
+    if total.estimates:
+        entries = _counted(total.estimates, "entry", "entries")
+        words += f" {entries} of {total.paid} rest on an assumption, so this ε is an {ESTIMATE}."
+    if total.rowwise:
+        words += (
+            f" {total.rowwise} of {total.paid} paid entries protect single rows only: a patient with "
+            "several rows is protected less."
+        )
+    return words
+
+
+def _counted(number: int, one: str, many: str = "") -> str:
+    return f"{number} {one if number == 1 else many or one + 's'}"
+
+
+def _number(epsilon: float) -> float | str:
+    return "inf" if math.isinf(epsilon) else epsilon
+
+
+def _short(value: object) -> str:
+    text = f"{value:.4g}" if isinstance(value, float) else str(value)
+    return text if len(text) <= 24 else f"{text[:23]}…"

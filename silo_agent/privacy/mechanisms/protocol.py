@@ -1,0 +1,151 @@
+"""What every mechanism promises: say what a ballot costs, then make it from the private side.
+
+A mechanism is asked for its offer first. Only if the ledger can pay for it is anything trained or drawn. What
+`vote` returns may leave the hospital; nothing else a mechanism sees or makes may.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from silo_agent.models.protocol import AnyLearner, Features, Labelled, Labels
+from wire.ballot import BallotShape, Encoding, pack, pack_one_hot, pack_scored
+from wire.privacy.declaration import Declaration, MechanismName, Unit
+from wire.privacy.events import Event
+from wire.privacy.randomness import Bits
+
+Scores: TypeAlias = npt.NDArray[np.uint8]
+Ones: TypeAlias = npt.NDArray[np.bool_]
+BEST_SCORE = 15
+
+
+class Sensitivity(StrEnum):
+    """How it is known how much one unit of privacy can change."""
+
+    BY_CONSTRUCTION = "by_construction"
+    """The mechanism itself bounds it."""
+    WORST_CASE = "worst_case"
+    """Everything may change."""
+    STABILITY_BOUND = "stability_bound"
+    EMPIRICAL = "empirical"
+
+    @property
+    def estimate(self) -> bool:
+        """True if nobody has proved it."""
+        return self in (Sensitivity.STABILITY_BOUND, Sensitivity.EMPIRICAL)
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What is known of a task before anything private is looked at."""
+
+    shape: BallotShape
+    rounds: int
+    """Ballots the task may ask for at most."""
+    epsilon: float | None
+    """What the whole task may cost; None if silo.yaml sets the noise itself."""
+    delta: float
+    unit: Unit
+    units: int
+    """How many patients (or rows) there are; public, since neighbours replace one."""
+
+
+@dataclass(frozen=True)
+class Offer:
+    """What one more paid ballot costs and what may be said of it."""
+
+    events: tuple[Event, ...]
+    declaration: Declaration
+    """The same for every ballot of a task."""
+    sensitivity: Sensitivity
+    parameters: Mapping[str, object] = field(default_factory=dict)
+    """For the ledger: noise level, rows asked, sensitivity s and the like. JSON values."""
+    basis: str = ""
+    """Digest of a model kept at home that the events paid for; further ballots made from it are free."""
+
+
+class Keepsakes(Protocol):
+    """What a mechanism keeps at home between the rounds of a task: whole or not there, fsync'd."""
+
+    def get(self, name: str) -> bytes | None:
+        """What was kept under a name, if anything was."""
+        ...
+
+    def put(self, name: str, content: bytes) -> None:
+        """Keeps `content` under a name."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class PrivateSide:
+    """What a mechanism sees of the silo in one round."""
+
+    private: Labelled = field(repr=False)
+    """D as the learner sees it: features (n, …) and class indices."""
+    patients: npt.NDArray[np.int64] = field(repr=False)
+    """(n,) whose row it is, counted from 0; row numbers where the unit is the row."""
+    public: Features = field(repr=False)
+    """U, row by row in the order of the ballot."""
+    classes: int
+    number: int
+    """The round, counted from 1."""
+    predict: Callable[[], Labels] = field(repr=False)
+    """Trains the silo's own learner for this round on D ∪ P and labels U; at most once a round."""
+    predict_without: Callable[[int], Labels] = field(repr=False)
+    """The same, had the unit of this number not been there; for estimates of the sensitivity only."""
+    build: Callable[[int], AnyLearner] = field(repr=False)
+    """An untrained learner as silo.yaml names it, for a seed."""
+    kept: Keepsakes = field(repr=False)
+
+
+@dataclass(frozen=True, eq=False)
+class Vote:
+    """What may leave. Either labels (rows,), -1 abstaining, perhaps with scores; or a pattern of ones."""
+
+    labels: npt.NDArray[np.integer] | None = None
+    ones: Ones | None = None
+    """(rows, classes), for the one-hot encoding only."""
+    scores: Scores | None = None
+    """(rows,) certainties 0 to 15; only ever post-processing of something private."""
+
+    def packed(self, shape: BallotShape) -> bytes:
+        """The ballot. Where scores are wanted and there are none, every vote counts alike."""
+        if self.ones is not None:
+            return pack_one_hot(self.ones, shape)
+        if self.labels is None:
+            raise ValueError("a vote is labels or a pattern of ones")
+        if shape.encoding is not Encoding.SCORED:
+            return pack(self.labels, shape)
+        scores = self.scores
+        if scores is None:
+            scores = np.full(shape.rows, BEST_SCORE, dtype=np.uint8)
+        return pack_scored(self.labels, scores, shape)
+
+
+class Mechanism(Protocol):
+    """Built for one task (`catalogue.build`) from silo.yaml and the task's scope."""
+
+    name: MechanismName
+
+    @property
+    def paid_rounds(self) -> int:
+        """In how many rounds a new ballot is bought; afterwards the last one is repeated for nothing."""
+        ...
+
+    def misfit(self) -> str:
+        """Why this mechanism cannot serve the task, in a sentence; empty if it can."""
+        ...
+
+    def offer(self, silo: PrivateSide) -> Offer:
+        """What the next ballot costs. Trains nothing, except to estimate a sensitivity."""
+        ...
+
+    def vote(self, silo: PrivateSide, bits: Bits) -> Vote:
+        """The ballot of a round whose offer the ledger can pay."""
+        ...

@@ -1,0 +1,103 @@
+"""A made federation: silos, a public set, fresh rows, and what everyone can do alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from silo_agent.models.protocol import AnyLearner, Labelled, Labels
+from silo_agent.privacy.costs import Memory
+from silo_agent.privacy.mechanisms.protocol import PrivateSide
+from silo_agent.privacy.planner.problem import MadeProblem, learner, right
+from silo_agent.trainer.fedct import Consensus, CoTraining
+
+FRESH: Final = 4000
+"""Rows nobody has seen, on which models are judged."""
+
+
+@dataclass(frozen=True, eq=False)
+class World:
+    """One federation, drawn independently of all others."""
+
+    classes: int
+    silos: tuple[CoTraining, ...]
+    truth: Labels
+    """Of the public rows."""
+    fresh: Labelled
+    first: tuple[Labels, ...]
+    """How each silo, knowing nothing of the others, labels the public rows."""
+    alone: float
+    """How often the silos' models, on average, are right on the fresh rows."""
+    pooled: float
+    """How often one model of all silos' rows is."""
+
+    @classmethod
+    def made(
+        cls, problem: MadeProblem, silos: int, rows: int, public_rows: int, seed: int
+    ) -> World:
+        """Decided by the seed alone."""
+        rng = np.random.default_rng(seed)
+        public, fresh = problem.draw(public_rows, rng), problem.draw(FRESH, rng)
+        width = public.features.shape[1]
+        trainings = tuple(
+            CoTraining(
+                private=problem.draw(rows, rng),
+                public=public.features,
+                build=lambda seed: learner(problem.classes, width, seed),
+                local_steps=1,
+                seed=0,
+            )
+            for _ in range(silos)
+        )
+        models = [training.fit(1, None, None) for training in trainings]
+        pooled = learner(problem.classes, width).fit(
+            np.concatenate([training.private.features for training in trainings]),
+            np.concatenate([training.private.labels for training in trainings]),
+        )
+        return cls(
+            classes=problem.classes,
+            silos=trainings,
+            truth=public.labels,
+            fresh=fresh,
+            first=tuple(model.predict(public.features) for model in models),
+            alone=_mean_right(models, fresh),
+            pooled=_mean_right([pooled], fresh),
+        )
+
+    def side(
+        self, silo: int, number: int, consensus: Consensus | None, kept: Memory
+    ) -> PrivateSide:
+        """What a mechanism sees of a silo in the round after `consensus`."""
+        training = self.silos[silo]
+
+        def predict() -> Labels:
+            if consensus is None:
+                return self.first[silo]
+            return training.fit(number, consensus, None).predict(training.public)
+
+        def never(_: int) -> Labels:
+            raise AssertionError("a sensitivity is given to the planner, not estimated by it")
+
+        return PrivateSide(
+            private=training.private,
+            patients=np.arange(len(training.private)),
+            public=training.public,
+            classes=self.classes,
+            number=number,
+            predict=predict,
+            predict_without=never,
+            build=training.build,
+            kept=kept,
+        )
+
+    def at_home(self, consensus: Consensus) -> float:
+        """How often the silos' models are right, on average, once trained on D ∪ P."""
+        models = [training.fit(1, consensus, None) for training in self.silos]
+        return _mean_right(models, self.fresh)
+
+
+def _mean_right(models: Sequence[AnyLearner], fresh: Labelled) -> float:
+    return float(np.mean([right(model.predict(fresh.features), fresh.labels) for model in models]))

@@ -1,0 +1,182 @@
+"""A ballot's way out: priced, made, kept, paid for in the ledger, and only then handed to the network side.
+
+Killed anywhere on it, the trainer goes on where it was: a ballot that was kept is the one that is paid for,
+one that was paid for is the one that is handed out, as often as it is asked for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, JsonValue, TypeAdapter
+
+from silo_agent.privacy.budget import Budget
+from silo_agent.privacy.ledger import Ledger, Overspent
+from silo_agent.privacy.mechanisms.protocol import (
+    Mechanism,
+    Offer,
+    PrivateSide,
+    Scope,
+    Sensitivity,
+    Vote,
+)
+from silo_agent.privacy.release import Kind, Release
+from silo_agent.privacy.settings import PrivacySettings
+from silo_agent.trainer.task_folder import TaskFolder
+from wire.ballot import ABSTAIN, digest
+from wire.crash_points import crash_point
+from wire.errors import LEDGER_ROLLED_BACK, Refusal
+from wire.privacy.declaration import Declaration
+from wire.privacy.events import Free
+from wire.privacy.randomness import Bits
+from wire.task import TaskDefinition
+
+
+class _Slip(BaseModel):
+    """Kept with a ballot: what it costs and what is said of it."""
+
+    model_config = ConfigDict(frozen=True, ser_json_inf_nan="strings")
+
+    release: Release
+    declaration: Declaration
+
+
+_Kept: TypeAlias = tuple[bytes, _Slip]
+_JSON = TypeAdapter(dict[str, JsonValue])
+
+
+@dataclass(frozen=True)
+class PaidBallot:
+    """What may be handed out."""
+
+    data: bytes
+    declaration: Declaration
+    abstained: str = ""
+    """Why it abstains on every row; empty if it does not."""
+
+
+@dataclass(frozen=True)
+class Releasing:
+    """The only way by which anything derived from private rows leaves this process."""
+
+    definition: TaskDefinition
+    folder: TaskFolder
+    settings: PrivacySettings
+    mechanism: Mechanism
+    scope: Scope
+    ledger: Ledger
+    bits: Bits
+
+    @property
+    def budget(self) -> Budget:
+        """What silo.yaml allows this task and this data set."""
+        settings = self.settings
+        return Budget(settings.epsilon, settings.lifetime_epsilon, settings.delta, self.scope.unit)
+
+    def ballot(self, silo: PrivateSide) -> PaidBallot:
+        """The ballot of the silo's round; asked again, the identical one, paid for once."""
+        data, slip = self._kept(silo.number) or self._made(silo)
+        try:
+            self.ledger.spend(slip.release, self.budget)
+        except Overspent as overspent:
+            # Spent elsewhere since it was priced. It has never left, so another may take its place.
+            data, slip = self._keep(*self._abstention(silo.number, overspent.exceeded.sentence))
+            self.ledger.spend(slip.release, self.budget)
+        crash_point("ballot-paid")
+        return PaidBallot(data, slip.declaration, slip.release.reason)
+
+    def require_ballots(self, known: int) -> None:
+        """LEDGER_ROLLED_BACK if more ballots are known to have left than the ledger has.
+
+        Without noise there is nothing left that refusing would protect.
+        """
+        if self.settings.protects:
+            self.ledger.require_at_least(known)
+
+    def require_kept_ballots(self) -> None:
+        """LEDGER_ROLLED_BACK if the ledger lacks a ballot that lies in the task's folder and has left."""
+        # The newest may have been kept and not yet paid for; all before it were handed out.
+        left = self.folder.rounds_voted()[:-1] if self.settings.protects else ()
+        for number in left:
+            data = self.folder.ballot(number) or b""
+            if not self.ledger.paid(self.definition.digest, number, digest(data)):
+                why = f"it lacks round {number} of task {self.definition.name}"
+                raise Refusal(LEDGER_ROLLED_BACK, why=why)
+
+    def _kept(self, number: int) -> _Kept | None:
+        data, slip = self.folder.ballot(number), self.folder.slip(number)
+        if data is None or slip is None:
+            return None
+        return data, _Slip.model_validate_json(slip)
+
+    def _keep(self, data: bytes, slip: _Slip) -> _Kept:
+        self.folder.keep_ballot(slip.release.round, data, slip.model_dump_json().encode())
+        return data, slip
+
+    def _made(self, silo: PrivateSide) -> _Kept:
+        data, slip = self._repetition(silo.number) or self._new(silo)
+        crash_point("ballot-made")
+        kept = self._keep(data, slip)
+        crash_point("ballot-kept")
+        return kept
+
+    def _new(self, silo: PrivateSide) -> _Kept:
+        offer = self.mechanism.offer(silo)
+        if offer.basis and self.ledger.paid_basis(offer.basis):
+            offer = replace(offer, events=(Free(),))
+        exceeded = self.ledger.would_exceed(
+            self.settings.dataset, self.definition.digest, offer.events, self.budget
+        )
+        if exceeded is not None:
+            return self._abstention(silo.number, exceeded.sentence)
+        data = self.mechanism.vote(silo, self.bits).packed(self.definition.shape)
+        return data, self._slip(silo.number, Kind.BALLOT, offer, data)
+
+    def _repetition(self, number: int) -> _Kept | None:
+        """The last ballot bought, once the mechanism buys no more; None while it does."""
+        bought = [
+            release
+            for release in self.ledger.releases(task_digest=self.definition.digest)
+            if release.kind is Kind.BALLOT
+        ]
+        if len(bought) < self.mechanism.paid_rounds:
+            return None
+        kept = self._kept(bought[-1].round)
+        if kept is None:
+            return None
+        data, slip = kept
+        free = {"round": number, "kind": Kind.REPETITION, "events": (Free(),)}
+        return data, slip.model_copy(update={"release": slip.release.model_copy(update=free)})
+
+    def _abstention(self, number: int, reason: str) -> _Kept:
+        shape = self.definition.shape
+        data = Vote(labels=np.full(shape.rows, ABSTAIN)).packed(shape)
+        offer = Offer(
+            events=(Free(),),
+            declaration=self.settings.promise,
+            sensitivity=Sensitivity.BY_CONSTRUCTION,
+        )
+        return data, self._slip(number, Kind.ABSTENTION, offer, data, reason)
+
+    def _slip(self, number: int, kind: Kind, offer: Offer, data: bytes, reason: str = "") -> _Slip:
+        release = Release(
+            kind=kind,
+            dataset=self.settings.dataset,
+            task=self.definition.name,
+            task_digest=self.definition.digest,
+            round=number,
+            ballot_digest=digest(data),
+            mechanism=self.mechanism.name,
+            events=offer.events,
+            basis=offer.basis,
+            parameters=_JSON.validate_python(dict(offer.parameters)),
+            sensitivity=offer.sensitivity,
+            estimate=offer.sensitivity.estimate,
+            unit=self.scope.unit,
+            units=self.scope.units,
+            delta=self.settings.delta,
+            reason=reason,
+        )
+        return _Slip(release=release, declaration=offer.declaration)

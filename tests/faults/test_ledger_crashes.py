@@ -1,0 +1,119 @@
+"""A trainer killed with -9 anywhere between drawing noise and handing out: one ballot, paid for once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from coordinator.public_sets import convert
+from silo_agent.home import SiloHome
+from silo_agent.privacy.ledger import Ledger
+from silo_agent.privacy.release import Release
+from silo_agent.trainer.task_folder import TaskFolder
+from wire.ballot import digest
+from wire.crash_points import VARIABLE
+from wire.task import TaskDefinition
+
+ROWS = 40
+SCRIPT = Path(__file__).with_name("voting_once.py")
+POINTS = ("vote-asked", "ballot-made", "ballot-kept", "ballot-paying", "ballot-paid")
+MADE, PAID = ("ballot-kept", "ballot-paying", "ballot-paid"), ("ballot-paid",)
+TEACHERS = {"name": "teacher_votes", "teachers": 3, "rows": 9}
+
+
+class Trainer:
+    """A silo with one task, whose every vote is a process of its own."""
+
+    def __init__(self, folder: Path, mechanism: object, **privacy: object) -> None:
+        self.home = SiloHome(folder)
+        values = np.random.default_rng(1).normal(size=(60, 2))
+        rows = "".join(f"{a:.6f},{b:.6f},{'ill' if a + b > 0 else 'well'}\n" for a, b in values)
+        (folder / "data.csv").write_text("age,marker,state\n" + rows)
+        public = "".join(f"{a:.6f},{b:.6f}\n" for a, b in values[:ROWS] + 0.1)
+        (folder / "public.csv").write_text("age,marker\n" + public)
+        convert(folder / "public.csv", folder / "public")
+        definition = TaskDefinition(
+            name="trial",
+            public_set="ab" * 32,
+            rows=ROWS,
+            labels=("well", "ill"),
+            encoding="one_hot",
+        )
+        self.folder = TaskFolder(self.home.tasks, definition.digest)
+        (folder / "task.json").write_text(definition.canonical())
+        settings = {
+            "data": {"path": "data.csv", "label": "state"},
+            "model": "decision_tree",
+            "privacy": {"mechanism": mechanism, "epsilon": 4, **privacy},
+        }
+        self.home.settings_file.write_text(yaml.safe_dump(settings))
+
+    def vote(self, number: int, dying_at: str = "") -> bytes:
+        """The ballot of a round, or b"" if the process died where it was told to."""
+        done = subprocess.run(
+            [sys.executable, SCRIPT, self.home.root, str(number)],
+            env={**os.environ, VARIABLE: dying_at, "OMP_NUM_THREADS": "1"},
+            capture_output=True,
+            text=True,
+        )
+        expected = -signal.SIGKILL if dying_at else 0
+        assert done.returncode == expected, done.stderr
+        return bytes.fromhex(done.stdout)
+
+    def releases(self) -> tuple[Release, ...]:
+        home = self.home
+        return Ledger(home.ledger, home.ledger_witness, lambda: datetime.now(UTC)).releases()
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "points"),
+    [
+        ("xor", POINTS),
+        # What they keep at home for later rounds comes before the ballot, and must not be paid for twice either.
+        ("private_labeller", ("ballot-made", "ballot-paying")),
+        (TEACHERS, ("ballot-made", "ballot-paying")),
+    ],
+    ids=["xor", "private_labeller", "teacher_votes"],
+)
+def test_killed_at_one_point_after_the_other_it_pays_once_for_one_ballot(
+    tmp_path: Path, mechanism: object, points: tuple[str, ...]
+) -> None:
+    trainer = Trainer(tmp_path, mechanism)
+    kept = set()
+    for point in points:
+        assert trainer.vote(1, dying_at=point) == b""
+        ballot = trainer.folder.ballot(1)
+        assert (ballot is not None) == (point in MADE)
+        kept |= {ballot} - {None}
+        assert len(trainer.releases()) == (point in PAID)
+    # Once kept it is the same ballot, whatever happens.
+    assert kept == {trainer.vote(1)}
+    (release,) = trainer.releases()
+    assert release.ballot_digest == digest(*kept)
+    assert release.costs
+
+
+def test_a_ballot_kept_before_another_task_spent_the_budget_is_never_handed_out(
+    tmp_path: Path,
+) -> None:
+    """The budget shrinks while a drawn ballot waits to be paid for: an abstention takes its place."""
+    trainer = Trainer(tmp_path, "xor")
+    trainer.vote(1, dying_at="ballot-kept")
+    drawn = trainer.folder.ballot(1)
+    settings = yaml.safe_load(trainer.home.settings_file.read_text())
+    settings["privacy"]["epsilon"] = 0.01
+    trainer.home.settings_file.write_text(yaml.safe_dump(settings))
+    ballot = trainer.vote(1)
+    assert ballot != drawn
+    assert not any(ballot), "a one-hot ballot without ones abstains everywhere"
+    (release,) = trainer.releases()
+    assert "would be exceeded" in release.reason
+    assert not release.costs

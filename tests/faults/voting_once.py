@@ -1,0 +1,33 @@
+"""One vote of one silo in a process of its own: a trainer without a socket, to be killed at crash points."""
+
+from __future__ import annotations
+
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+from silo_agent.home import SiloHome
+from silo_agent.privacy.ledger import Ledger
+from silo_agent.trainer.session import Office, open_session
+from silo_agent.trainer.settings import read_settings
+from wire.privacy.randomness import SecureBits
+from wire.public_content import inspect
+from wire.task import TaskDefinition
+
+
+def main(folder: Path, number: int) -> None:
+    """Prints the ballot of a round."""
+    home = SiloHome(folder)
+    definition = TaskDefinition.model_validate_json((folder / "task.json").read_text())
+    ledger = Ledger(home.ledger, home.ledger_witness, lambda: datetime.now(UTC))
+    office = Office(read_settings(home.settings_file), home.root, home.tasks, ledger, SecureBits())
+    (public,) = (folder / "public").iterdir()
+    _, schema = inspect(public)
+    session, misfits = open_session(definition, schema, public, office)
+    if session is None:
+        raise SystemExit(" ".join(misfit.sentence for misfit in misfits))
+    print(session.vote(number, None).data.hex())
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]))
