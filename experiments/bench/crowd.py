@@ -86,7 +86,11 @@ class ReadyTrainer(TrainerLink):
         return []
 
     async def vote(
-        self, digest: str, number: int, consensus: trainer_pb2.ConsensusLabels | None
+        self,
+        digest: str,
+        number: int,
+        consensus: trainer_pb2.ConsensusLabels | None,
+        known_ballots: int,
     ) -> trainer_pb2.VoteResponse:
         """The same ballot in every round."""
         return self._ballot

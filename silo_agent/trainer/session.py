@@ -22,6 +22,7 @@ from silo_agent.trainer.releasing import PaidBallot, Releasing
 from silo_agent.trainer.schema_check import Misfit, check, prepare
 from silo_agent.trainer.settings import SiloSettings
 from silo_agent.trainer.task_folder import TaskFolder
+from silo_agent.trainer.weighing import fit_at_home
 from wire.ballot import BallotShape, unpack
 from wire.crash_points import crash_point
 from wire.privacy.randomness import Bits
@@ -39,6 +40,8 @@ class Session:
     training: CoTraining
     patients: NDArray[np.int64] = field(repr=False)
     releasing: Releasing
+    consensus_share: float | None = None
+    """How much of the consensus the final model learns from; None lets validation decide."""
 
     @property
     def shape(self) -> BallotShape:
@@ -62,10 +65,17 @@ class Session:
     def finish(self, number: int, consensus: bytes | None) -> None:
         """Trains once more on the final consensus, that of round `number`, and keeps the model."""
         if self.folder.model_path() is None:
-            learner = self._learner(number + 1, consensus)
+            learner = self._home_learner(number + 1, consensus)
             crash_point("model-trained")
             self.folder.keep_model(HomeModel(self.encoder, learner, self.definition.labels))
             crash_point("model-kept")
+
+    def _home_learner(self, number: int, consensus: bytes | None) -> AnyLearner:
+        training = self.training
+        if isinstance(training.build(training.seed), IterativeLearner):
+            return self._learner(number, consensus)
+        labels = self._labels(consensus)
+        return fit_at_home(training, self.patients, number, labels, self.consensus_share)
 
     def _private_side(self, number: int, consensus: bytes | None) -> PrivateSide:
         # An estimate of the sensitivity asks before the vote does.
@@ -165,4 +175,12 @@ def open_session(
         bits=office.bits,
     )
     releasing.require_kept_ballots()
-    return Session(definition, folder, encoder, training, ready.patients, releasing), misfits
+    return Session(
+        definition=definition,
+        folder=folder,
+        encoder=encoder,
+        training=training,
+        patients=ready.patients,
+        releasing=releasing,
+        consensus_share=settings.consensus_share,
+    ), misfits

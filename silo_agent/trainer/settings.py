@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from silo_agent.models.catalogue import LearnerSpec
 from silo_agent.privacy.settings import PrivacySettings
@@ -24,6 +25,8 @@ class SiloSettings(BaseModel):
     """A learner's name, or `{name: …, parameters: {…}}`; `package.module:Class` for your own."""
     seed: int = 0
     """Makes training repeatable; it does not influence privacy."""
+    consensus_share: Annotated[float, Field(ge=0, le=1)] | None = None
+    """Share of the consensus the final model learns from; left out, cross-validation at home decides."""
     privacy: PrivacySettings = PrivacySettings()
     """How ballots are made private, and what they may cost."""
     policy: Policy = Policy()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 
 from harness import ROUNDS, SILOS, Federation, Look
 
@@ -163,7 +164,10 @@ def paid(entries: int) -> Look:
 
     def look(made: Federation) -> None:
         home = made.silo("west")
-        assert len(Ledger(home.ledger, home.ledger_witness).releases()) == entries
+        assert (
+            len(Ledger(home.ledger, home.ledger_witness, lambda: datetime.now(UTC)).releases())
+            == entries
+        )
 
     return look
 

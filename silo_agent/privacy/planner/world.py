@@ -13,6 +13,7 @@ from silo_agent.privacy.costs import Memory
 from silo_agent.privacy.mechanisms.protocol import PrivateSide
 from silo_agent.privacy.planner.problem import MadeProblem, learner, right
 from silo_agent.trainer.fedct import Consensus, CoTraining
+from silo_agent.trainer.weighing import fit_at_home
 
 FRESH: Final = 4000
 """Rows nobody has seen, on which models are judged."""
@@ -94,8 +95,11 @@ class World:
         )
 
     def at_home(self, consensus: Consensus) -> float:
-        """How often the silos' models are right, on average, once trained on D ∪ P."""
-        models = [training.fit(1, consensus, None) for training in self.silos]
+        """How often the silos' models are right, on average, once trained on D and what serves them of P."""
+        models = [
+            fit_at_home(training, np.arange(len(training.private)), 1, consensus)
+            for training in self.silos
+        ]
         return _mean_right(models, self.fresh)
 
 

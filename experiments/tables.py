@@ -1,0 +1,52 @@
+"""How an experiment's results are shown: Markdown tables and plots in one style."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.figure import Figure
+
+from wire.files import write_atomically
+
+INK, FAINT = "#1d2733", "#8a94a3"
+COLOURS = ("#0b7a75", "#c8553d", "#7a5c99", "#c9a227", "#33415c", "#5b8c3e", "#b6bfcb")
+
+_STYLE: dict[Any, Any] = {
+    "font.size": 10,
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": FAINT,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.titlesize": 11,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "legend.frameon": False,
+}
+
+
+def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table; the first column is text, the others are numbers."""
+    rule = ["---", *["---:"] * (len(header) - 1)]
+    return "\n".join("| " + " | ".join(line) + " |" for line in (header, rule, *rows)) + "\n"
+
+
+def write_plot(path: Path, draw: Callable[[], Figure]) -> None:
+    """Draws in the experiments' style and writes a PNG; the same values give the same file."""
+    content = io.BytesIO()
+    with matplotlib.rc_context(_STYLE):
+        draw().savefig(content, format="png", dpi=150, metadata={"Software": None})
+    write_atomically(path, content.getvalue())
+
+
+def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
+    """Mean and its standard error; no error from a single value (NaN)."""
+    error = np.std(values, ddof=1) / np.sqrt(len(values)) if len(values) > 1 else np.nan
+    return float(np.mean(values)), float(error)
