@@ -7,7 +7,7 @@ SILOS ?= 20
 ROUNDS ?= 200
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-system lint protos bench soak clean
+.PHONY: help demo test test-system lint protos bench soak experiments clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -56,6 +56,12 @@ bench: $(VENV)/.dev ## Tally, ballot sizes, round overhead, memory: ratios measu
 soak: $(VENV)/.demo ## Kill, cut off and slow down a federation for 200 rounds, five minutes (SILOS, ROUNDS, SEED)
 	$(BIN)/python -m experiments.soak --silos $(SILOS) --rounds $(ROUNDS) --seed $(SEED)
 
+experiments: $(VENV)/.dev ## Privacy against utility, and what an attacker learns; half an hour (DATA=DIR for Adult)
+	$(BIN)/consilium experiment privacy-utility --dataset digits --alpha 0.5
+	$(BIN)/consilium experiment privacy-utility --dataset breast-cancer
+	$(if $(DATA),$(BIN)/consilium experiment privacy-utility --dataset adult --data $(DATA))
+	$(BIN)/consilium experiment vulnerability --dataset digits --seeds 2
+
 clean: ## Remove the environment and everything built
-	rm -rf $(VENV) build dist *.egg-info demo-report soak-report .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) build dist *.egg-info demo-report soak-report experiment-report .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -16,6 +16,7 @@ from wire.crash_points import crash_point
 from wire.errors import (
     BALLOT_CONFLICT,
     NOT_A_PARTICIPANT,
+    PRIVACY_TOO_WEAK,
     RECEIPT_UNKNOWN,
     ROUND_CLOSED,
     ConsiliumError,
@@ -27,7 +28,7 @@ log = structlog.get_logger()
 ACCEPTED = "accepted"
 # None of these gets better by trying again; the next round may. A paused task is another matter: its round
 # goes on when the task does.
-_FINAL = (ROUND_CLOSED, NOT_A_PARTICIPANT, BALLOT_CONFLICT)
+_FINAL = (ROUND_CLOSED, NOT_A_PARTICIPANT, BALLOT_CONFLICT, PRIVACY_TOO_WEAK)
 
 
 class BallotBox:

@@ -195,7 +195,7 @@ class TaskWorker:
             encoding=ballot.encoding,
             size_bytes=size,
             digest=digest(ballot.data),
-            privacy=ballot.privacy,
+            privacy=ballot.privacy if ballot.HasField("privacy") else None,
         )
         outcome = await self._box.cast(header, ballot.data)
         if outcome == ACCEPTED:

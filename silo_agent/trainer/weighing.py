@@ -1,11 +1,14 @@
-"""How much of the consensus a silo's own model learns from: as much as serves its own patients. Nobody is told.
+"""How much of the consensus a silo's own model learns from: all of it, unless its own patients show that less is better.
 
 Where the consensus is mostly noise, D ∪ P is worse than D. Cross-validation on D tells: each share of P is tried,
-patients are left out together, and the share under which they are labelled best is taken, of equals the largest.
+patients are left out together, and the largest share is taken that is not clearly worse than the best. Clearly,
+because D is what the silo happens to have seen: classes that others know and it does not only P can teach it, and
+D alone never misses them. Nobody is told what was chosen.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Final
 
@@ -19,7 +22,9 @@ from wire.ballot import ABSTAIN
 SHARES: Final = (1.0, 0.3, 0.1, 0.0)
 FOLDS: Final = 5
 FEWEST: Final = 100
-"""Rows below which validation cannot tell a gain of a few points from chance: the whole consensus is taken."""
+"""Rows below which validation cannot tell harm of a few points from chance: the whole consensus is taken."""
+CLEARLY: Final = 1.0
+"""Standard errors of a paired difference: the one-standard-error rule."""
 
 
 def fit_at_home(
@@ -46,22 +51,36 @@ def best_share(
     number: int,
     consensus: Consensus,
 ) -> float:
-    """The share of P under which the rows left out of D are labelled best."""
+    """The largest share of P under which rows left out of D are not labelled clearly worse than under the best."""
     if len(training.private) < FEWEST:
         return 1.0
+    right = {
+        share: _right(training, patients, number, _thinned(consensus, share, training.seed))
+        for share in SHARES
+    }
+    best = max(SHARES, key=lambda share: int(right[share].sum()))
+    for share in SHARES:
+        differing = int(np.count_nonzero(right[best] != right[share]))
+        if right[best].sum() - right[share].sum() <= CLEARLY * math.sqrt(differing):
+            return share
+    return best
+
+
+def _right(
+    training: CoTraining, patients: npt.NDArray[np.int64], number: int, consensus: Consensus
+) -> npt.NDArray[np.bool_]:
+    """(n,) whether each row of D is labelled rightly by a learner that has not seen its patient."""
     _, units = np.unique(patients, return_inverse=True)
     drawn = np.random.default_rng(training.seed).permutation(int(units.max()) + 1)
     folds = (drawn % FOLDS)[units]
-    right = dict.fromkeys(SHARES, 0)
+    right = np.zeros(len(folds), dtype=np.bool_)
     for fold in range(FOLDS):
-        held = training.private[folds == fold]
-        if not len(held):
-            continue
-        rest = replace(training, private=training.private[folds != fold])
-        for share in SHARES:
-            learner = rest.fit(number, _thinned(consensus, share, training.seed), None)
-            right[share] += int(np.count_nonzero(learner.predict(held.features) == held.labels))
-    return max(SHARES, key=lambda share: right[share])
+        out = folds == fold
+        held = training.private[out]
+        if len(held):
+            learner = replace(training, private=training.private[~out]).fit(number, consensus, None)
+            right[out] = learner.predict(held.features) == held.labels
+    return right
 
 
 def _thinned(consensus: Consensus, share: float, seed: int) -> Consensus:

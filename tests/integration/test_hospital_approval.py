@@ -358,27 +358,27 @@ def test_a_compromised_agent_gets_no_ballot_before_a_person_has_approved(
     final = trainer_pb2.ConsensusLabels(round=3, data=bytes(task.shape.as_index().size_bytes))
 
     async def attack(link: TrainerLink) -> None:
-        await refuses(link.vote(task.digest, 1, None), NOT_PREPARED)
+        await refuses(link.vote(task.digest, 1, None, 0), NOT_PREPARED)
         await refuses(link.prepare(task.to_proto(), public), APPROVAL_NEEDED)
-        await refuses(link.vote(task.digest, 1, None), NOT_PREPARED)
+        await refuses(link.vote(task.digest, 1, None, 0), NOT_PREPARED)
         await refuses(link.finish(task.digest, final), NOT_PREPARED)
         assert (ballots(home), learners(home)) == ([], [])
 
         await command("agent", "approve", "wards-2026", "--yes", "--home", home.root)
         assert await link.prepare(task.to_proto(), public) == []
-        ballot = await link.vote(task.digest, 1, None)
+        ballot = await link.vote(task.digest, 1, None, 0)
         assert len(ballot.data) == task.shape.size_bytes
         # More than was approved: a further round, another definition under the same name.
-        await refuses(link.vote(task.digest, 4, None), ROUND_BEYOND_TASK)
-        await refuses(link.vote(task.digest, 0, None), ROUND_BEYOND_TASK)
+        await refuses(link.vote(task.digest, 4, None, 0), ROUND_BEYOND_TASK)
+        await refuses(link.vote(task.digest, 0, None, 0), ROUND_BEYOND_TASK)
         await refuses(link.prepare(longer.to_proto(), public), APPROVAL_NEEDED)
-        await refuses(link.vote(longer.digest, 4, None), NOT_PREPARED)
-        assert await link.vote(task.digest, 1, None) == ballot
+        await refuses(link.vote(longer.digest, 4, None, 0), NOT_PREPARED)
+        assert await link.vote(task.digest, 1, None, 0) == ballot
 
         withdrawal = ["agent", "approve", task.digest, "--withdraw", "--home", home.root]
         await command(*withdrawal)
-        await refuses(link.vote(task.digest, 1, None), APPROVAL_NEEDED)
-        await refuses(link.vote(task.digest, 2, None), APPROVAL_NEEDED)
+        await refuses(link.vote(task.digest, 1, None, 0), APPROVAL_NEEDED)
+        await refuses(link.vote(task.digest, 2, None, 0), APPROVAL_NEEDED)
         await refuses(link.finish(task.digest, final), APPROVAL_NEEDED)
         assert [path.name for path in ballots(home)] == ["ballot-000001.bin"]
         assert learners(home) == []
@@ -403,7 +403,7 @@ def test_a_compromised_agent_cannot_talk_the_policy_into_another_public_set(
             link.prepare(task.to_proto(), public_set[1]), APPROVAL_REFUSED_BY_POLICY
         )
         assert "public_sets" in refusal.sentence
-        await refuses(link.vote(task.digest, 1, None), NOT_PREPARED)
+        await refuses(link.vote(task.digest, 1, None, 0), NOT_PREPARED)
         # What the definition says must be what the file holds.
         claimed = task.model_copy(update={"public_set": "ab" * 32})
         shutil.copy(public_set[0], home.public_sets / ("ab" * 32))
@@ -430,12 +430,12 @@ def test_a_ballot_stays_here_if_approval_is_withdrawn_while_it_is_trained(
         await refuses(link.propose(task.to_proto()), APPROVAL_NEEDED)
         await command("agent", "approve", "wards-2026", "--yes", "--home", home.root)
         assert await link.prepare(task.to_proto(), public) == []
-        vote = asyncio.create_task(link.vote(task.digest, 1, None))
+        vote = asyncio.create_task(link.vote(task.digest, 1, None, 0))
         await asyncio.to_thread(eventually, "training", (gate / "entered").exists)
         await command("agent", "approve", "wards-2026", "--withdraw", "--home", home.root)
         (gate / "closed").unlink()
         await refuses(vote, APPROVAL_NEEDED)
         await command("agent", "approve", "wards-2026", "--yes", "--home", home.root)
-        assert (await link.vote(task.digest, 1, None)).data == ballots(home)[0].read_bytes()
+        assert (await link.vote(task.digest, 1, None, 0)).data == ballots(home)[0].read_bytes()
 
     compromise(home, public_set, attack)
