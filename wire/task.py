@@ -14,7 +14,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from wire.ballot import BallotShape, Encoding
 from wire.consilium.v1 import task_pb2
-from wire.privacy.declaration import MechanismName, PrivacyDemand
+from wire.privacy.declaration import MechanismName, PrivacyDemand, wire_name
 
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,62}")
 _UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -207,9 +207,9 @@ class TaskDefinition(_Frozen):
                 "public_set": message.public_set,
                 "rows": message.rows,
                 "labels": tuple(message.labels),
-                "method": _named(_METHODS, message.method),
+                "method": wire_name(_METHODS, message.method),
                 "consensus": {
-                    "rule": _named(_RULES, message.rule),
+                    "rule": wire_name(_RULES, message.rule),
                     "min_share": message.min_share_permille / 1000,
                 },
                 "rounds": {
@@ -222,7 +222,7 @@ class TaskDefinition(_Frozen):
                     "stop_patience": message.rounds.stop_patience,
                 },
                 "local_steps": message.local_steps,
-                "encoding": _named({e: e.to_proto() for e in Encoding}, message.encoding),
+                "encoding": wire_name({e: e.to_proto() for e in Encoding}, message.encoding),
                 "silos": tuple(message.silos),
                 "privacy": PrivacyDemand.from_proto(message.privacy)
                 if message.HasField("privacy")
@@ -242,13 +242,6 @@ STATUSES = {
     TaskStatus.PAUSED: task_pb2.TASK_STATUS_PAUSED,
     TaskStatus.FINISHED: task_pb2.TASK_STATUS_FINISHED,
 }
-
-
-def _named(table: dict[Any, Any], value: int) -> str:
-    """The name behind a wire value; an unknown one is left for pydantic to refuse by name."""
-    return next(
-        (str(name) for name, known in table.items() if known == value), f"unknown ({value})"
-    )
 
 
 def label_text(label: Any) -> Any:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -73,10 +73,10 @@ class Declaration(BaseModel):
         micros = message.epsilon_micros
         return cls.model_validate(
             {
-                "mechanism": _name(_MECHANISMS, message.mechanism),
+                "mechanism": wire_name(_MECHANISMS, message.mechanism),
                 "epsilon": micros / MICRO if 0 < micros <= _MOST_MICROS else math.inf,
                 "delta": message.delta_picos / PICO,
-                "unit": _name(_UNITS, message.unit),
+                "unit": wire_name(_UNITS, message.unit),
                 "estimate": message.estimate,
                 "one_if_voted": message.one_if_voted_ppb / BILLION,
                 "one_if_not": message.one_if_not_ppb / BILLION,
@@ -135,7 +135,7 @@ class PrivacyDemand(BaseModel):
         epsilon, gamma = message.max_epsilon_micros, message.party_gamma_micros
         return cls.model_validate(
             {
-                "mechanisms": tuple(_name(_MECHANISMS, value) for value in message.mechanisms),
+                "mechanisms": tuple(wire_name(_MECHANISMS, value) for value in message.mechanisms),
                 "max_epsilon": epsilon / MICRO if epsilon else None,
                 "max_delta": message.max_delta_picos / PICO,
                 "accept_estimates": message.accept_estimates,
@@ -154,7 +154,7 @@ _MECHANISMS = {
 _UNITS = {Unit.ROW: privacy_pb2.UNIT_ROW, Unit.PATIENT: privacy_pb2.UNIT_PATIENT}
 
 
-def _name(table: dict, value: int) -> str:  # type: ignore[type-arg]
+def wire_name(table: Mapping[Any, Any], value: int) -> str:
     """The name behind a wire value; an unknown one is left for pydantic to refuse by name."""
     return next(
         (str(name) for name, known in table.items() if known == value), f"unknown ({value})"

@@ -20,7 +20,6 @@ import numpy as np
 
 from silo_agent.privacy.labellers.protocol import Head, HeadTrainer, Probabilities
 from silo_agent.privacy.mechanisms.protocol import (
-    BEST_SCORE,
     Keepsakes,
     Offer,
     PrivateSide,
@@ -30,6 +29,7 @@ from silo_agent.privacy.mechanisms.protocol import (
     Vote,
 )
 from silo_agent.privacy.settings import PrivateLabellerSettings
+from wire.ballot import BEST_SCORE
 from wire.errors import ConfigurationError
 from wire.privacy.accounting import epsilon
 from wire.privacy.declaration import Declaration, MechanismName

@@ -22,7 +22,6 @@ from wire.privacy.randomness import Bits
 
 Scores: TypeAlias = npt.NDArray[np.uint8]
 Ones: TypeAlias = npt.NDArray[np.bool_]
-BEST_SCORE = 15
 
 
 class Sensitivity(StrEnum):
@@ -120,12 +119,9 @@ class Vote:
             return pack_one_hot(self.ones, shape)
         if self.labels is None:
             raise ValueError("a vote is labels or a pattern of ones")
-        if shape.encoding is not Encoding.SCORED:
-            return pack(self.labels, shape)
-        scores = self.scores
-        if scores is None:
-            scores = np.full(shape.rows, BEST_SCORE, dtype=np.uint8)
-        return pack_scored(self.labels, scores, shape)
+        if shape.encoding is Encoding.SCORED and self.scores is not None:
+            return pack_scored(self.labels, self.scores, shape)
+        return pack(self.labels, shape)
 
 
 class Mechanism(Protocol):
