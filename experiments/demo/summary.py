@@ -61,13 +61,14 @@ def _cells(scores: Scores) -> tuple[str, ...]:
 
 
 def what_left(outcome: Outcome) -> str:
-    """One sentence on what left each building."""
+    """What left each building, and what that cost."""
     ballots = sorted({one.bytes_up for one in outcome.hospitals})
     sent = " to ".join(size(bytes_) for bytes_ in {ballots[0]: 0, ballots[-1]: 0})
     rounds = len(outcome.rounds)
     return (
         f"Each hospital sent {sent}: {rounds} ballots of {size(outcome.ballot_bytes)}, "
-        f"one hard label for each of {outcome.public_rows} public rows. No patient row, no weight, no probability."
+        f"one hard label for each of {outcome.public_rows} public rows. No patient row, no weight, no probability. "
+        "It added no noise, so every hospital's ledger says ε = ∞; `consilium privacy plan` says what a budget would buy."
     )
 
 
