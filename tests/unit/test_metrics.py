@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,6 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from coordinator.metrics import Metrics, SiloCollector
 from silo_agent.metrics import AgentMetrics
+from wire.consilium.v1 import trainer_pb2
 
 ROW = re.compile(r"^\| `(consilium_\w+)` \| (\w+) \| ([^|]*)\|", re.MULTILINE)
 
@@ -64,3 +66,35 @@ def test_no_label_is_unbounded(section: str, registry: CollectorRegistry) -> Non
     bounded |= {"outcome", "direction", "kind", "cost"}
     for name, (_, labels) in declared(registry).items():
         assert labels <= bounded, name
+
+
+def test_the_agents_page_says_what_the_ledger_says() -> None:
+    registry = CollectorRegistry()
+    shown = AgentMetrics(registry).privacy
+
+    def sample(name: str, **labels: str) -> float | None:
+        return registry.get_sample_value(f"consilium_privacy_{name}", labels)
+
+    shown.show(
+        trainer_pb2.PrivacyStanding(
+            releases=3,
+            estimates=1,
+            spent_micros=1_500_000,
+            budget_micros=4_000_000,
+            task_spent_micros=500_000,
+        ),
+        "flu",
+    )
+    assert (sample("epsilon_spent", task=""), sample("epsilon_budget", task="")) == (1.5, 4.0)
+    assert (sample("epsilon_spent", task="flu"), sample("epsilon_budget", task="flu")) == (
+        0.5,
+        None,
+    )
+    assert (
+        sample("releases_total", cost="proved"),
+        sample("releases_total", cost="estimate"),
+    ) == (2, 1)
+    # Afterwards something left without noise: there is no bound any more.
+    shown.show(trainer_pb2.PrivacyStanding(releases=4, estimates=1))
+    assert sample("epsilon_spent", task="") == math.inf
+    assert sample("releases_total", cost="proved") == 3
