@@ -67,11 +67,12 @@ def privacy_utility(
     workers: Workers = None,
 ) -> None:
     """Accuracy at home versus whole-run ε: local-only, noise-free, and each mechanism."""
-    from experiments.data import DEFAULT_SIZES
+    from experiments.data import DEFAULT_SIZES, require
     from experiments.harness import Table
     from experiments.privacy import utility, utility_report
 
     sizes = _known(DEFAULT_SIZES, dataset)
+    require(dataset, data)
     setting = utility.Setting(
         dataset=dataset,
         silos=silos,
@@ -114,12 +115,13 @@ def vulnerability(
     workers: Workers = None,
 ) -> None:
     """Membership inference against what was sent: weights, soft and hard labels, each mechanism."""
-    from experiments.data import DEFAULT_SIZES
+    from experiments.data import DEFAULT_SIZES, require
     from experiments.harness import Table
     from experiments.privacy import vulnerability as attacked
     from experiments.privacy import vulnerability_report
 
     sizes = _known(DEFAULT_SIZES, dataset)
+    require(dataset, data)
     setting = attacked.Setting(
         dataset=dataset,
         silos=silos,

@@ -82,6 +82,16 @@ _FEWEST = 10
 """Rows below which a silo's Dirichlet share is drawn again: a hospital with a handful takes no part."""
 
 
+def require(name: str, folder: Path | None) -> None:
+    """ConfigurationError unless what the data set is read from is there."""
+    if name.startswith("adult"):
+        _file(folder, "adult", "adult.csv.gz")
+    elif name == "fashion-mnist":
+        for part in ("train", "t10k"):
+            _file(folder, name, f"{part}-images-idx3-ubyte.gz")
+            _file(folder, name, f"{part}-labels-idx1-ubyte.gz")
+
+
 def load(name: str, folder: Path | None = None) -> Dataset:
     """A data set by name; `folder` is needed by those that scikit-learn does not bring along."""
     readers: dict[str, Callable[[], Dataset]] = {

@@ -7,6 +7,7 @@ whose line is there already is not run again, so an interrupted table goes on wh
 from __future__ import annotations
 
 import csv
+import ctypes
 import os
 import signal
 from collections.abc import Callable, Sequence
@@ -25,6 +26,7 @@ from wire.errors import ConfigurationError, ConsiliumError
 CellT = TypeVar("CellT")
 ResultT = TypeVar("ResultT")
 
+_PR_SET_PDEATHSIG = 1
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -107,8 +109,7 @@ def run(
     pool = ProcessPoolExecutor(
         min(workers or os.cpu_count() or 1, len(missing)),
         get_context("spawn"),
-        initializer=signal.signal,
-        initargs=(signal.SIGINT, signal.SIG_DFL),
+        initializer=_begin_worker,
     )
     failures: list[Failure[CellT]] = []
     try:
@@ -125,6 +126,12 @@ def run(
         # After Ctrl-C or a full disk: what waits is dropped, what runs is not waited for.
         pool.shutdown(wait=False, cancel_futures=True)
     return failures
+
+
+def _begin_worker() -> None:
+    """Ctrl-C ends a worker at once, and so does the end of whoever started it, however that comes."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _settle(

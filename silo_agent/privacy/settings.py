@@ -111,7 +111,10 @@ MechanismSettings = Annotated[
 
 
 def _named(value: Any) -> Any:
-    return {"name": value} if isinstance(value, str) else value
+    given = {"name": value} if isinstance(value, str) else value
+    if isinstance(given, dict) and given.get("name") not in set(MechanismName):
+        raise ValueError(f"there is no {given.get('name')!r}; choose {', '.join(MechanismName)}")
+    return given
 
 
 class PrivacySettings(_Frozen):

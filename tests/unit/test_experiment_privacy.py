@@ -347,3 +347,17 @@ class TestVulnerability:
         (cell,) = vulnerability.cells(setting, (Message.WEIGHTS,), (), seeds=1)
         found = vulnerability.measure(cell, None).finding("likelihood")
         assert found.auc - 3 * found.deviation > 0.55
+
+
+@pytest.mark.parametrize("command", ["privacy-utility", "vulnerability"])
+def test_a_data_set_that_is_not_there_is_told_once_and_before_anything_runs(
+    command: str, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    for data in ([], ["--data", str(tmp_path)]):
+        done = CliRunner().invoke(
+            experiment, [command, "--dataset", "adult", *data, "--out", str(out)]
+        )
+        assert isinstance(done.exception, ConfigurationError)
+        assert "adult/adult.csv.gz" in f"{done.exception.sentence} {done.exception.hint}"
+    assert not out.exists()
