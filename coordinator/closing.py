@@ -7,24 +7,15 @@ drawn anew; then the one consensus that was published stands, and no other was e
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import datetime
 
-import numpy as np
-
-from coordinator.consensus import (
-    NoisyRule,
-    Tally,
-    TieKey,
-    ballot_weights,
-    changed_rows,
-    form_consensus,
-    release_of,
-    rule_for,
-)
+from coordinator.consensus import changed_rows, elect, labels_for
 from coordinator.rounds import ClosedBy, Round, settled
 from coordinator.store import Store
 from coordinator.store.records import Consensus, TaskRecord
-from wire.ballot import ABSTAIN, digest, pack, unpack
+from wire.ballot import digest
 from wire.crash_points import crash_point
 from wire.privacy.randomness import Bits, SecureBits
 
@@ -69,34 +60,32 @@ def _close(
 
 
 def count(store: Store, task: TaskRecord, number: int, bits: Bits) -> Consensus:
-    """The consensus of the ballots stored for a round.
-
-    Ballots are weighted by what their silos declared; behind party-level noise each counts 1.
-    """
-    shape = task.definition.shape
-    rule = rule_for(task.definition.consensus)
-    release = release_of(task.definition)
+    """The consensus of the ballots stored for a round."""
+    definition = task.definition
     declared = store.ballots.declarations(task.name, number)
-    weights = dict.fromkeys(declared, 1)
-    if release is None:
-        each = ballot_weights(list(declared.values()), shape.classes, shape.encoding)
-        weights = dict(zip(declared, each, strict=True))
-    else:
-        rule = NoisyRule(rule, release, bits)
-    tally = Tally(shape)
-    for silo, payload in store.ballots.payloads(task.name, number):
-        tally.add(payload, weights[silo])
-    labels = form_consensus(tally, rule, TieKey.of(task.digest, number))
-    payload = pack(labels, shape.as_index())
-    changed = task.definition.rows
+    outcome = elect(definition, number, declared, StoredBallots(store, task.name, number), bits)
+    changed = definition.rows
     if number > 1:
         _, previous = store.tasks.consensus(task.name, number - 1)
-        changed = changed_rows(unpack(previous, shape.as_index()), labels)
+        before = labels_for(previous, outcome.shape, range(outcome.shape.classes))
+        changed = changed_rows(before, outcome.labels())
     return Consensus(
-        payload=payload,
-        digest=digest(payload),
+        payload=outcome.payload,
+        digest=digest(outcome.payload),
         changed_rows=changed,
-        abstained_rows=int(np.count_nonzero(labels == ABSTAIN)),
-        ballots=tally.ballots,
-        release=release,
+        abstained_rows=outcome.abstained_rows,
+        ballots=outcome.ballots,
+        release=outcome.release,
     )
+
+
+@dataclass(frozen=True)
+class StoredBallots:
+    """The ballots of a round, one at a time out of the store, by silo; may be gone through again."""
+
+    store: Store
+    task: str
+    number: int
+
+    def __iter__(self) -> Iterator[tuple[str, bytes]]:
+        return self.store.ballots.payloads(self.task, self.number)

@@ -10,7 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from coordinator.rate_limit import Limits
 from wire.configuration import read_yaml
-from wire.task import Name, Seconds
+from wire.naming import Name
+from wire.task import Seconds
 
 Port = Annotated[int, Field(ge=1, le=65535)]
 

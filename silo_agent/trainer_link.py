@@ -48,10 +48,16 @@ class TrainerLink:
             return (await self._stub.Propose(request)).task_digest
 
     async def prepare(
-        self, definition: task_pb2.TaskDefinition, public: registry_pb2.PublicSet
+        self,
+        definition: task_pb2.TaskDefinition,
+        public: registry_pb2.PublicSet,
+        silo: str,
+        extractor: registry_pb2.Extractor | None = None,
     ) -> list[str]:
         """What keeps the private data from fitting the task; empty when all is well."""
-        request = trainer_pb2.PrepareRequest(definition=definition, public_set=public)
+        request = trainer_pb2.PrepareRequest(
+            definition=definition, public_set=public, silo=silo, extractor=extractor
+        )
         async with self._translating():
             return list((await self._stub.Prepare(request)).problems)
 

@@ -223,7 +223,8 @@ class TaskWorker:
         await self._propose(state)
         public = await self._fetch_public_set(state)
         try:
-            problems = await self._trainer.prepare(state.definition, public)
+            silo = self._link.identity.name
+            problems = await self._trainer.prepare(state.definition, public, silo)
         except Refusal as refusal:
             if refusal.is_a(CONTENT_CORRUPT):
                 # Damaged since it was fetched: the next attempt fetches it anew.

@@ -1,6 +1,7 @@
 """How ballots become a consensus: one module per idea, pure functions over counted votes."""
 
 from coordinator.consensus.decoding import ballot_weights
+from coordinator.consensus.electing import Agreement, BallotBox, Outcome, elect
 from coordinator.consensus.forming import changed_rows, form_consensus
 from coordinator.consensus.majority import majority
 from coordinator.consensus.party_noise import NoisyRule, PartyRelease, release_of
@@ -8,10 +9,14 @@ from coordinator.consensus.qualified import QualifiedMajority
 from coordinator.consensus.rules import Rule, rule_for
 from coordinator.consensus.tally import Counts, Tally
 from coordinator.consensus.ties import TieKey
+from coordinator.consensus.views import labels_for
 
 __all__ = [
+    "Agreement",
+    "BallotBox",
     "Counts",
     "NoisyRule",
+    "Outcome",
     "PartyRelease",
     "QualifiedMajority",
     "Rule",
@@ -19,7 +24,9 @@ __all__ = [
     "TieKey",
     "ballot_weights",
     "changed_rows",
+    "elect",
     "form_consensus",
+    "labels_for",
     "majority",
     "release_of",
     "rule_for",

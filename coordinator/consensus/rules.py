@@ -9,7 +9,7 @@ from coordinator.consensus.qualified import QualifiedMajority
 from coordinator.consensus.tally import Counts
 from coordinator.consensus.ties import TieKey
 from wire.ballot import Labels
-from wire.task import ConsensusPolicy, RuleName
+from wire.consensus_policy import ConsensusPolicy, RuleName
 
 
 class Rule(Protocol):
@@ -30,3 +30,5 @@ def rule_for(policy: ConsensusPolicy) -> Rule:
             return majority
         case RuleName.QUALIFIED_MAJORITY:
             return QualifiedMajority(policy.min_share_permille)
+        case _:
+            raise NotImplementedError(policy.rule)

@@ -80,7 +80,11 @@ class ReadyTrainer(TrainerLink):
         return TaskDefinition.from_proto(definition).digest
 
     async def prepare(
-        self, definition: task_pb2.TaskDefinition, public: registry_pb2.PublicSet
+        self,
+        definition: task_pb2.TaskDefinition,
+        public: registry_pb2.PublicSet,
+        silo: str,
+        extractor: registry_pb2.Extractor | None = None,
     ) -> list[str]:
         """Every task fits."""
         return []

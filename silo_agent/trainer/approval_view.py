@@ -18,9 +18,10 @@ from silo_agent.trainer.approval import SHOWN_DIGITS, Decision, Standing, decide
 from silo_agent.trainer.approval_record import Act, ApprovalRecord
 from silo_agent.trainer.policy import Terms, read_terms
 from silo_agent.trainer.task_folder import TaskFolder, seen_tasks
+from wire.consensus_policy import RuleName
 from wire.errors import ConfigurationError
 from wire.privacy.declaration import Declaration, MechanismName, PrivacyDemand
-from wire.task import RuleName, TaskDefinition
+from wire.task import TaskDefinition
 from wire.terminal import local_time, size
 
 

@@ -12,8 +12,9 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from silo_agent.privacy.settings import PrivacySettings
 from wire.configuration import read_yaml
+from wire.methods import Method
 from wire.privacy.declaration import Declaration, MechanismName
-from wire.task import Method, TaskDefinition, label_text
+from wire.task import TaskDefinition, label_text
 
 NO_NOISE = Declaration()
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]

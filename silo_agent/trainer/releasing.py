@@ -24,8 +24,9 @@ from silo_agent.privacy.mechanisms.protocol import (
 )
 from silo_agent.privacy.release import Kind, Release
 from silo_agent.privacy.settings import PrivacySettings
-from silo_agent.trainer.task_folder import TaskFolder
+from silo_agent.trainer.task_folder import Folder
 from wire.ballot import ABSTAIN, digest
+from wire.consensus_policy import Credibility
 from wire.crash_points import crash_point
 from wire.errors import LEDGER_ROLLED_BACK, Refusal
 from wire.privacy.declaration import Declaration
@@ -62,18 +63,25 @@ class Releasing:
     """The only way by which anything derived from private rows leaves this process."""
 
     definition: TaskDefinition
-    folder: TaskFolder
+    folder: Folder
     settings: PrivacySettings
     mechanism: Mechanism
     scope: Scope
     ledger: Ledger
     bits: Bits
+    known: tuple[int, ...]
+    """Indices of the classes the silo knows; it votes for no other."""
 
     @property
     def budget(self) -> Budget:
         """What silo.yaml allows this task and this data set."""
         settings = self.settings
         return Budget(settings.epsilon, settings.lifetime_epsilon, settings.delta, self.scope.unit)
+
+    def spent(self) -> float:
+        """ε this task has cost so far, at silo.yaml's δ."""
+        settings = self.settings
+        return self.ledger.spent(settings.dataset, settings.delta, self.definition.digest)
 
     def ballot(self, silo: PrivateSide) -> PaidBallot:
         """The ballot of the silo's round; asked again, the identical one, paid for once."""
@@ -131,7 +139,8 @@ class Releasing:
         )
         if exceeded is not None:
             return self._abstention(silo.number, exceeded.sentence)
-        data = self.mechanism.vote(silo, self.bits).packed(self.definition.shape)
+        shape = self.definition.shape
+        data = self.mechanism.vote(silo, self.bits).within(self.known, shape).packed(shape)
         return data, self._slip(silo.number, Kind.BALLOT, offer, data)
 
     def _repetition(self, number: int) -> _Kept | None:
@@ -179,4 +188,10 @@ class Releasing:
             delta=self.settings.delta,
             reason=reason,
         )
-        return _Slip(release=release, declaration=offer.declaration)
+        return _Slip(release=release, declaration=self._declared(offer.declaration))
+
+    def _declared(self, declaration: Declaration) -> Declaration:
+        """What is said of a ballot; the silo's size only where the approved task weights silos by it."""
+        if self.definition.consensus.credibility is not Credibility.DATA_SIZE:
+            return declaration
+        return declaration.model_copy(update={"units_log2": self.scope.units.bit_length() - 1})

@@ -117,7 +117,10 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
             return trainer_pb2.PrepareResponse(task_digest=definition.digest)
         async with self._training:
             session, sentences = await asyncio.to_thread(
-                self._open, definition, SetSchema.from_proto(request.public_set.schema)
+                self._open,
+                definition,
+                SetSchema.from_proto(request.public_set.schema),
+                request.silo,
             )
         if session is None:
             return trainer_pb2.PrepareResponse(task_digest=definition.digest, problems=sentences)
@@ -179,12 +182,12 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
         return definition
 
     def _open(
-        self, definition: TaskDefinition, schema: SetSchema
+        self, definition: TaskDefinition, schema: SetSchema, silo: str
     ) -> tuple[Session | None, list[str]]:
         path = self._public_sets.path(definition.public_set)
         if not path.exists() or digest_of(path) != definition.public_set:
             raise Refusal(CONTENT_CORRUPT, what="the public set", digest=definition.public_set)
-        session, misfits = open_session(definition, schema, path, self._office)
+        session, misfits = open_session(definition, schema, path, self._office, silo)
         for misfit in misfits:
             log.warning(
                 "private_data",

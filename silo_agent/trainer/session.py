@@ -10,21 +10,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from silo_agent.models.catalogue import build
-from silo_agent.models.protocol import AnyLearner, IterativeLearner, Labelled, Labels
+from silo_agent.models.extractors.protocol import Extractor
+from silo_agent.models.protocol import AnyLearner, Features, IterativeLearner, Labelled, Labels
+from silo_agent.privacy.certainty import with_certainty
 from silo_agent.privacy.ledger import Ledger
 from silo_agent.privacy.mechanisms.catalogue import build as build_mechanism
-from silo_agent.privacy.mechanisms.protocol import PrivateSide, Scope
+from silo_agent.privacy.mechanisms.protocol import Extracted, PrivateSide, Scope
 from silo_agent.trainer.features import Encoder
 from silo_agent.trainer.fedct import Consensus, CoTraining
+from silo_agent.trainer.fedkt import consistent_labels
 from silo_agent.trainer.home_model import HomeModel
 from silo_agent.trainer.private_data import load_private
 from silo_agent.trainer.releasing import PaidBallot, Releasing
 from silo_agent.trainer.schema_check import Misfit, check, prepare
-from silo_agent.trainer.settings import SiloSettings
-from silo_agent.trainer.task_folder import TaskFolder
+from silo_agent.trainer.settings import SiloSettings, TrainingSettings
+from silo_agent.trainer.specialists import specialised
+from silo_agent.trainer.task_folder import Folder, TaskFolder
 from silo_agent.trainer.weighing import fit_at_home
 from wire.ballot import BallotShape, unpack
 from wire.crash_points import crash_point
+from wire.privacy.declaration import Unit
 from wire.privacy.randomness import Bits
 from wire.schema import SetSchema
 from wire.task import TaskDefinition
@@ -35,13 +40,16 @@ class Session:
     """A task this silo is ready for."""
 
     definition: TaskDefinition
-    folder: TaskFolder
-    encoder: Encoder
+    folder: Folder
+    encoder: Encoder | None
+    """How raw rows are read; None in experiments, whose rows are encoded already."""
     training: CoTraining
     patients: NDArray[np.int64] = field(repr=False)
     releasing: Releasing
     consensus_share: float | None = None
     """How much of the consensus the final model learns from; None lets validation decide."""
+    extracted: Extracted | None = None
+    """Rows as the task's extractor sees them."""
 
     @property
     def shape(self) -> BallotShape:
@@ -65,12 +73,15 @@ class Session:
     def finish(self, number: int, consensus: bytes | None) -> None:
         """Trains once more on the final consensus, that of round `number`, and keeps the model."""
         if self.folder.model_path() is None:
-            learner = self._home_learner(number + 1, consensus)
+            if self.encoder is None:
+                raise ValueError("a model that cannot read raw rows is of no use at home")
+            learner = self.home_learner(number + 1, consensus)
             crash_point("model-trained")
             self.folder.keep_model(HomeModel(self.encoder, learner, self.definition.labels))
             crash_point("model-kept")
 
-    def _home_learner(self, number: int, consensus: bytes | None) -> AnyLearner:
+    def home_learner(self, number: int, consensus: bytes | None) -> AnyLearner:
+        """The model this silo keeps, trained in the place of round `number`."""
         training = self.training
         if isinstance(training.build(training.seed), IterativeLearner):
             return self._learner(number, consensus)
@@ -81,6 +92,8 @@ class Session:
         # An estimate of the sensitivity asks before the vote does.
         @cache
         def predict() -> Labels:
+            if self.definition.fedkt is not None:
+                return consistent_labels(self.training, self.patients, self.definition.fedkt)
             labels = self._learner(number, consensus).predict(self.training.public)
             return np.asarray(labels)
 
@@ -100,6 +113,7 @@ class Session:
             predict_without=predict_without,
             build=self.training.build,
             kept=self.folder,
+            extracted=self.extracted,
         )
 
     def _labels(self, consensus: bytes | None) -> Consensus | None:
@@ -132,24 +146,83 @@ class Office:
 
 
 def open_session(
-    definition: TaskDefinition, schema: SetSchema, public_file: Path, office: Office
+    definition: TaskDefinition,
+    schema: SetSchema,
+    public_file: Path,
+    office: Office,
+    silo: str = "",
+    extractor: Extractor | None = None,
 ) -> tuple[Session | None, list[Misfit]]:
-    """A session if data and privacy mechanism fit the task, and what was found either way."""
+    """A session if data and privacy mechanism fit the task, and what was found either way.
+
+    `silo` is this silo's name, which a task may have its own label space for.
+    """
     settings = office.settings
+    known = definition.label_space(silo)
     private = load_private(settings.data, office.base)
-    misfits = check(private, schema, definition.labels)
+    misfits = check(private, schema, [definition.labels[index] for index in known])
     if any(misfit.fatal for misfit in misfits):
         return None, misfits
     encoder = Encoder.from_public(schema, public_file)
-    public = encoder.public(flat=False)
     ready = prepare(private, schema, definition.labels)
     folder = TaskFolder(office.tasks, definition.digest)
     folder.keep_definition(definition)
+    session = assemble(
+        definition,
+        settings,
+        Labelled(encoder.encode(ready.features, flat=False), ready.labels),
+        encoder.public(flat=False),
+        Keeping(folder, office.ledger, office.bits),
+        patients=ready.patients,
+        unit=settings.unit,
+        known=known,
+        extractor=extractor,
+        encoder=encoder,
+    )
+    if isinstance(session, str):
+        return None, [*misfits, Misfit(session)]
+    session.releasing.require_kept_ballots()
+    return session, misfits
+
+
+@dataclass(frozen=True)
+class Keeping:
+    """Where a task's traces go: its folder, the silo's ledger; and the bits that noise is made of."""
+
+    folder: Folder
+    ledger: Ledger
+    bits: Bits
+
+
+def assemble(
+    definition: TaskDefinition,
+    settings: TrainingSettings,
+    private: Labelled,
+    public: Features,
+    keeping: Keeping,
+    *,
+    patients: NDArray[np.int64],
+    unit: Unit,
+    known: tuple[int, ...],
+    extractor: Extractor | None = None,
+    encoder: Encoder | None = None,
+) -> Session | str:
+    """A session over encoded rows, or the sentence that says why the silo cannot serve the task."""
+    extracted = None
+    if extractor is not None:
+        extracted = Extracted(extractor.transform(private.features), extractor.transform(public))
+    if settings.features == "extractor":
+        if extracted is None:
+            return "silo.yaml says features: extractor, and the task names no extractor."
+        private, public = Labelled(extracted.private, private.labels), extracted.public
+    row_shape = tuple(public.shape[1:])
     training = CoTraining(
-        private=Labelled(encoder.encode(ready.features, flat=False), ready.labels),
+        private=private,
         public=public,
-        build=lambda seed: build(
-            settings.model, len(definition.labels), tuple(public.shape[1:]), seed
+        build=specialised(
+            lambda classes, seed: build(settings.model, classes, row_shape, seed),
+            known,
+            len(definition.labels),
         ),
         local_steps=definition.local_steps,
         seed=settings.seed,
@@ -159,28 +232,33 @@ def open_session(
         rounds=definition.rounds.max_rounds,
         epsilon=settings.privacy.epsilon,
         delta=settings.privacy.delta,
-        unit=settings.unit,
-        units=len(np.unique(ready.patients)),
+        unit=unit,
+        units=len(np.unique(patients)),
     )
     mechanism = build_mechanism(settings.privacy.mechanism, scope)
+    if definition.fedaux is not None:
+        mechanism = with_certainty(
+            mechanism, settings.privacy, scope, definition.fedaux, definition.public_set
+        )
     if why := mechanism.misfit():
-        return None, [*misfits, Misfit(why)]
+        return why
     releasing = Releasing(
         definition=definition,
-        folder=folder,
+        folder=keeping.folder,
         settings=settings.privacy,
         mechanism=mechanism,
         scope=scope,
-        ledger=office.ledger,
-        bits=office.bits,
+        ledger=keeping.ledger,
+        bits=keeping.bits,
+        known=known,
     )
-    releasing.require_kept_ballots()
     return Session(
         definition=definition,
-        folder=folder,
+        folder=keeping.folder,
         encoder=encoder,
         training=training,
-        patients=ready.patients,
+        patients=patients,
         releasing=releasing,
         consensus_share=settings.consensus_share,
-    ), misfits
+        extracted=extracted,
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -15,20 +15,29 @@ from wire.configuration import read_yaml
 from wire.privacy.declaration import Unit
 
 
-class SiloSettings(BaseModel):
-    """What a hospital's data scientist writes."""
+class TrainingSettings(BaseModel):
+    """How a silo trains and what it lets out, wherever its rows come from."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    data: DataSettings
     model: LearnerSpec
     """A learner's name, or `{name: …, parameters: {…}}`; `package.module:Class` for your own."""
+    features: Literal["raw", "extractor"] = "raw"
+    """What the learner sees: rows as they are, or what the task's public extractor makes of them."""
+    start_from: Path | None = None
+    """A model made by `consilium student train`: what the silo begins with, before there is a consensus."""
     seed: int = 0
     """Makes training repeatable; it does not influence privacy."""
     consensus_share: Annotated[float, Field(ge=0, le=1)] | None = None
     """Share of the consensus the final model learns from; left out, cross-validation at home decides."""
     privacy: PrivacySettings = PrivacySettings()
     """How ballots are made private, and what they may cost."""
+
+
+class SiloSettings(TrainingSettings):
+    """What a hospital's data scientist writes."""
+
+    data: DataSettings
     policy: Policy = Policy()
     """Which tasks may be trained for and voted in, and who accepts them."""
 

@@ -4,13 +4,29 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import joblib
 
 from wire.errors import ConfigurationError
 from wire.files import write_atomically
 from wire.task import TaskDefinition
+
+
+class Folder(Protocol):
+    """What a task leaves behind at home, wherever it is kept; see `TaskFolder`."""
+
+    def rounds_voted(self) -> tuple[int, ...]: ...  # noqa: D102
+    def ballot(self, number: int) -> bytes | None: ...  # noqa: D102
+    def slip(self, number: int) -> bytes | None: ...  # noqa: D102
+    def keep_ballot(self, number: int, ballot: bytes, slip: bytes) -> None: ...  # noqa: D102
+    def get(self, name: str) -> bytes | None: ...  # noqa: D102
+    def put(self, name: str, content: bytes) -> None: ...  # noqa: D102
+    def learner(self, number: int) -> Any | None: ...  # noqa: D102
+    def latest_learner(self, before: int) -> Any | None: ...  # noqa: D102
+    def keep_learner(self, number: int, learner: Any) -> None: ...  # noqa: D102
+    def keep_model(self, model: Any) -> None: ...  # noqa: D102
+    def model_path(self) -> Path | None: ...  # noqa: D102
 
 
 class TaskFolder:

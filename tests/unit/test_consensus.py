@@ -23,7 +23,7 @@ from coordinator.consensus import (
     rule_for,
 )
 from wire.ballot import ABSTAIN, BallotShape, Encoding, pack
-from wire.task import ConsensusPolicy, RuleName
+from wire.consensus_policy import ConsensusPolicy, RuleName
 
 KEY = TieKey.of("ab" * 32, 3)
 WORD = 2**64

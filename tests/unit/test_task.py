@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from wire.ballot import Encoding
 from wire.configuration import read_yaml
+from wire.consensus_policy import RuleName
 from wire.errors import ConfigurationError
 from wire.privacy.declaration import MechanismName
-from wire.task import RuleName, TaskDefinition
+from wire.task import TaskDefinition
 
 YAML = """
 name: breast-cancer

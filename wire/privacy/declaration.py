@@ -53,6 +53,8 @@ class Declaration(BaseModel):
     """Probability of a one where the silo's model voted for the class; kept to 10⁻⁹."""
     one_if_not: Annotated[float, Field(ge=0, le=1)] = 0.0
     """Probability of a one where it did not."""
+    units_log2: Annotated[int, Field(ge=0, le=62)] | None = None
+    """Patients (or rows) the silo has, as the power of two below; only where the task weights silos by size."""
 
     def to_proto(self) -> privacy_pb2.PrivacyDeclaration:
         """As the wire carries it: integers only."""
@@ -65,6 +67,7 @@ class Declaration(BaseModel):
             estimate=self.estimate,
             one_if_voted_ppb=round(self.one_if_voted * BILLION),
             one_if_not_ppb=round(self.one_if_not * BILLION),
+            units_log2=self.units_log2,
         )
 
     @classmethod
@@ -80,6 +83,7 @@ class Declaration(BaseModel):
                 "estimate": message.estimate,
                 "one_if_voted": message.one_if_voted_ppb / BILLION,
                 "one_if_not": message.one_if_not_ppb / BILLION,
+                "units_log2": message.units_log2 if message.HasField("units_log2") else None,
             }
         )
 

@@ -6,8 +6,8 @@ A mechanism is asked for its offer first. Only if the ledger can pay for it is a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Protocol, TypeAlias
 
@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from silo_agent.models.protocol import AnyLearner, Features, Labelled, Labels
-from wire.ballot import BallotShape, Encoding, pack, pack_one_hot, pack_scored
+from wire.ballot import ABSTAIN, BallotShape, Encoding, pack, pack_one_hot, pack_scored
 from wire.privacy.declaration import Declaration, MechanismName, Unit
 from wire.privacy.events import Event
 from wire.privacy.randomness import Bits
@@ -82,6 +82,14 @@ class Keepsakes(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
+class Extracted:
+    """What the task's public extractor makes of the rows: (n, dimensions) each."""
+
+    private: Features = field(repr=False)
+    public: Features = field(repr=False)
+
+
+@dataclass(frozen=True, eq=False)
 class PrivateSide:
     """What a mechanism sees of the silo in one round."""
 
@@ -101,6 +109,8 @@ class PrivateSide:
     build: Callable[[int], AnyLearner] = field(repr=False)
     """An untrained learner as silo.yaml names it, for a seed."""
     kept: Keepsakes = field(repr=False)
+    extracted: Extracted | None = field(default=None, repr=False)
+    """D and U as the task's extractor sees them; None if the task has none."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,6 +122,17 @@ class Vote:
     """(rows, classes), for the one-hot encoding only."""
     scores: Scores | None = None
     """(rows,) certainties 0 to 15; only ever post-processing of something private."""
+
+    def within(self, known: Sequence[int], shape: BallotShape) -> Vote:
+        """The same vote without classes the silo does not know: votes for them become abstentions."""
+        if len(known) == shape.classes:
+            return self
+        if self.ones is not None:
+            kept = np.zeros(shape.classes, dtype=np.bool_)
+            kept[list(known)] = True
+            return replace(self, ones=self.ones & kept)
+        labels = np.asarray(self.labels)
+        return replace(self, labels=np.where(np.isin(labels, known), labels, ABSTAIN))
 
     def packed(self, shape: BallotShape) -> bytes:
         """The ballot. Where scores are wanted and there are none, every vote counts alike."""

@@ -1071,6 +1071,7 @@ class ClosedRound(_message.Message):
     CLOSED_AT_FIELD_NUMBER: _builtins.int
     CLOSED_BY_FIELD_NUMBER: _builtins.int
     VOTED_FIELD_NUMBER: _builtins.int
+    AGREEMENT_FIELD_NUMBER: _builtins.int
     closed_by: _builtins.str
     """What closed it: everyone voted, grace or deadline."""
     @_builtins.property
@@ -1089,6 +1090,10 @@ class ClosedRound(_message.Message):
     def voted(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Silos whose ballots were counted."""
 
+    @_builtins.property
+    def agreement(self) -> _containers.RepeatedCompositeFieldContainer[Global___SiloAgreement]:
+        """How far each of them agrees with the consensus; empty behind party-level noise."""
+
     def __init__(
         self,
         *,
@@ -1097,14 +1102,45 @@ class ClosedRound(_message.Message):
         closed_at: _timestamp_pb2.Timestamp | None = ...,
         closed_by: _builtins.str = ...,
         voted: _abc.Iterable[_builtins.str] | None = ...,
+        agreement: _abc.Iterable[Global___SiloAgreement] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["closed_at", b"closed_at", "consensus", b"consensus", "opened_at", b"opened_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["closed_at", b"closed_at", "closed_by", b"closed_by", "consensus", b"consensus", "opened_at", b"opened_at", "voted", b"voted"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agreement", b"agreement", "closed_at", b"closed_at", "closed_by", b"closed_by", "consensus", b"consensus", "opened_at", b"opened_at", "voted", b"voted"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ClosedRound: _TypeAlias = ClosedRound  # noqa: Y015
+
+@_typing.final
+class SiloAgreement(_message.Message):
+    """How far a silo's ballot agrees with a consensus."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SILO_FIELD_NUMBER: _builtins.int
+    COMPARED_ROWS_FIELD_NUMBER: _builtins.int
+    AGREEING_ROWS_FIELD_NUMBER: _builtins.int
+    silo: _builtins.str
+    """Name of the silo."""
+    compared_rows: _builtins.int
+    """Rows that have a consensus and the silo's vote."""
+    agreeing_rows: _builtins.int
+    """Of these, rows on which both say the same."""
+    def __init__(
+        self,
+        *,
+        silo: _builtins.str = ...,
+        compared_rows: _builtins.int = ...,
+        agreeing_rows: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agreeing_rows", b"agreeing_rows", "compared_rows", b"compared_rows", "silo", b"silo"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SiloAgreement: _TypeAlias = SiloAgreement  # noqa: Y015
 
 @_typing.final
 class SiloDeclaration(_message.Message):
@@ -1225,3 +1261,225 @@ class WatchTaskResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___WatchTaskResponse: _TypeAlias = WatchTaskResponse  # noqa: Y015
+
+@_typing.final
+class ExtractorHeader(_message.Message):
+    """What is known of an extractor before its bytes."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PUBLIC_SET_FIELD_NUMBER: _builtins.int
+    DIGEST_FIELD_NUMBER: _builtins.int
+    SIZE_BYTES_FIELD_NUMBER: _builtins.int
+    public_set: _builtins.str
+    """Digest of the public set it was trained on."""
+    digest: _builtins.str
+    """SHA-256 of the file."""
+    size_bytes: _builtins.int
+    """Length of the file in bytes."""
+    def __init__(
+        self,
+        *,
+        public_set: _builtins.str = ...,
+        digest: _builtins.str = ...,
+        size_bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "public_set", b"public_set", "size_bytes", b"size_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExtractorHeader: _TypeAlias = ExtractorHeader  # noqa: Y015
+
+@_typing.final
+class PublishExtractorRequest(_message.Message):
+    """A piece of an extractor: the header alone first, then data."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HEADER_FIELD_NUMBER: _builtins.int
+    DATA_FIELD_NUMBER: _builtins.int
+    data: _builtins.bytes
+    """At most 1 MiB of the extractor's file: learned from public rows alone."""
+    @_builtins.property
+    def header(self) -> Global___ExtractorHeader:
+        """First message."""
+
+    def __init__(
+        self,
+        *,
+        header: Global___ExtractorHeader | None = ...,
+        data: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "header", b"header", "part", b"part"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "header", b"header", "part", b"part"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_part: _TypeAlias = _typing.Literal["header", "data"]  # noqa: Y015
+    _WhichOneofArgType_part: _TypeAlias = _typing.Literal["part", b"part"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_part) -> _WhichOneofReturnType_part | None: ...
+
+Global___PublishExtractorRequest: _TypeAlias = PublishExtractorRequest  # noqa: Y015
+
+@_typing.final
+class PublishExtractorResponse(_message.Message):
+    """The extractor is published."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EXTRACTOR_FIELD_NUMBER: _builtins.int
+    ALREADY_HELD_FIELD_NUMBER: _builtins.int
+    already_held: _builtins.bool
+    """True if the same content was already published."""
+    @_builtins.property
+    def extractor(self) -> _registry_pb2.Extractor:
+        """The extractor as every silo will see it."""
+
+    def __init__(
+        self,
+        *,
+        extractor: _registry_pb2.Extractor | None = ...,
+        already_held: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["extractor", b"extractor"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["already_held", b"already_held", "extractor", b"extractor"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PublishExtractorResponse: _TypeAlias = PublishExtractorResponse  # noqa: Y015
+
+@_typing.final
+class PreviewConsensusRequest(_message.Message):
+    """Asks what another rule would have published."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TASK_FIELD_NUMBER: _builtins.int
+    ROUND_FIELD_NUMBER: _builtins.int
+    POLICY_FIELD_NUMBER: _builtins.int
+    task: _builtins.str
+    """Name of the task."""
+    round: _builtins.int
+    """Closed round; 0 for the latest."""
+    @_builtins.property
+    def policy(self) -> _task_pb2.ConsensusPolicy:
+        """The policy to try."""
+
+    def __init__(
+        self,
+        *,
+        task: _builtins.str = ...,
+        round: _builtins.int = ...,
+        policy: _task_pb2.ConsensusPolicy | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["policy", b"policy"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["policy", b"policy", "round", b"round", "task", b"task"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PreviewConsensusRequest: _TypeAlias = PreviewConsensusRequest  # noqa: Y015
+
+@_typing.final
+class PreviewConsensusResponse(_message.Message):
+    """What it would have published."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROUND_FIELD_NUMBER: _builtins.int
+    ROWS_FIELD_NUMBER: _builtins.int
+    ABSTAINED_ROWS_FIELD_NUMBER: _builtins.int
+    DIFFERING_ROWS_FIELD_NUMBER: _builtins.int
+    LABELLED_ROWS_FIELD_NUMBER: _builtins.int
+    AGREEMENT_FIELD_NUMBER: _builtins.int
+    round: _builtins.int
+    """The round whose ballots were counted."""
+    rows: _builtins.int
+    """Rows of the public set."""
+    abstained_rows: _builtins.int
+    """Rows it would have published no label for."""
+    differing_rows: _builtins.int
+    """Rows on which it differs from what was published, abstentions included."""
+    @_builtins.property
+    def labelled_rows(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Rows by class, in the order of the label space."""
+
+    @_builtins.property
+    def agreement(self) -> _containers.RepeatedCompositeFieldContainer[Global___SiloAgreement]:
+        """How far each silo agrees with it."""
+
+    def __init__(
+        self,
+        *,
+        round: _builtins.int = ...,
+        rows: _builtins.int = ...,
+        abstained_rows: _builtins.int = ...,
+        differing_rows: _builtins.int = ...,
+        labelled_rows: _abc.Iterable[_builtins.int] | None = ...,
+        agreement: _abc.Iterable[Global___SiloAgreement] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["abstained_rows", b"abstained_rows", "agreement", b"agreement", "differing_rows", b"differing_rows", "labelled_rows", b"labelled_rows", "round", b"round", "rows", b"rows"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PreviewConsensusResponse: _TypeAlias = PreviewConsensusResponse  # noqa: Y015
+
+@_typing.final
+class ExportConsensusRequest(_message.Message):
+    """Asks for a published consensus."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TASK_FIELD_NUMBER: _builtins.int
+    ROUND_FIELD_NUMBER: _builtins.int
+    task: _builtins.str
+    """Name of the task."""
+    round: _builtins.int
+    """Round; 0 for the latest."""
+    def __init__(
+        self,
+        *,
+        task: _builtins.str = ...,
+        round: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["round", b"round", "task", b"task"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExportConsensusRequest: _TypeAlias = ExportConsensusRequest  # noqa: Y015
+
+@_typing.final
+class ExportConsensusResponse(_message.Message):
+    """A piece of a consensus: the header alone first, then data."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HEADER_FIELD_NUMBER: _builtins.int
+    DATA_FIELD_NUMBER: _builtins.int
+    data: _builtins.bytes
+    """Packed published labels, in ENCODING_INDEX."""
+    @_builtins.property
+    def header(self) -> _ballot_pb2.ConsensusHeader:
+        """First message."""
+
+    def __init__(
+        self,
+        *,
+        header: _ballot_pb2.ConsensusHeader | None = ...,
+        data: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "header", b"header", "part", b"part"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "header", b"header", "part", b"part"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_part: _TypeAlias = _typing.Literal["header", "data"]  # noqa: Y015
+    _WhichOneofArgType_part: _TypeAlias = _typing.Literal["part", b"part"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_part) -> _WhichOneofReturnType_part | None: ...
+
+Global___ExportConsensusResponse: _TypeAlias = ExportConsensusResponse  # noqa: Y015

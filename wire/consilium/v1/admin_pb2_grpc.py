@@ -100,6 +100,11 @@ class AdminServiceStub:
                 request_serializer=consilium_dot_v1_dot_admin__pb2.PublishPublicSetRequest.SerializeToString,
                 response_deserializer=consilium_dot_v1_dot_admin__pb2.PublishPublicSetResponse.FromString,
                 _registered_method=True)
+        self.PublishExtractor = channel.stream_unary(
+                '/consilium.v1.AdminService/PublishExtractor',
+                request_serializer=consilium_dot_v1_dot_admin__pb2.PublishExtractorRequest.SerializeToString,
+                response_deserializer=consilium_dot_v1_dot_admin__pb2.PublishExtractorResponse.FromString,
+                _registered_method=True)
         self.CreateTask = channel.unary_unary(
                 '/consilium.v1.AdminService/CreateTask',
                 request_serializer=consilium_dot_v1_dot_admin__pb2.CreateTaskRequest.SerializeToString,
@@ -129,6 +134,16 @@ class AdminServiceStub:
                 '/consilium.v1.AdminService/WatchTask',
                 request_serializer=consilium_dot_v1_dot_admin__pb2.WatchTaskRequest.SerializeToString,
                 response_deserializer=consilium_dot_v1_dot_admin__pb2.WatchTaskResponse.FromString,
+                _registered_method=True)
+        self.PreviewConsensus = channel.unary_unary(
+                '/consilium.v1.AdminService/PreviewConsensus',
+                request_serializer=consilium_dot_v1_dot_admin__pb2.PreviewConsensusRequest.SerializeToString,
+                response_deserializer=consilium_dot_v1_dot_admin__pb2.PreviewConsensusResponse.FromString,
+                _registered_method=True)
+        self.ExportConsensus = channel.unary_stream(
+                '/consilium.v1.AdminService/ExportConsensus',
+                request_serializer=consilium_dot_v1_dot_admin__pb2.ExportConsensusRequest.SerializeToString,
+                response_deserializer=consilium_dot_v1_dot_admin__pb2.ExportConsensusResponse.FromString,
                 _registered_method=True)
 
 
@@ -227,6 +242,13 @@ class AdminServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def PublishExtractor(self, request_iterator, context):
+        """Uploads an extractor trained on a public set: a header, then the file. Idempotent by digest.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def CreateTask(self, request, context):
         """Stores a task definition; nothing runs yet.
         """
@@ -264,6 +286,20 @@ class AdminServiceServicer:
 
     def WatchTask(self, request, context):
         """One task, now and after each change, votes included, until it is finished.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PreviewConsensus(self, request, context):
+        """What another rule would have published on the ballots of a closed round. Nothing is published.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ExportConsensus(self, request, context):
+        """A published consensus as it is stored: its header, then its bits in chunks of at most 1 MiB.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -337,6 +373,11 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     request_deserializer=consilium_dot_v1_dot_admin__pb2.PublishPublicSetRequest.FromString,
                     response_serializer=consilium_dot_v1_dot_admin__pb2.PublishPublicSetResponse.SerializeToString,
             ),
+            'PublishExtractor': grpc.stream_unary_rpc_method_handler(
+                    servicer.PublishExtractor,
+                    request_deserializer=consilium_dot_v1_dot_admin__pb2.PublishExtractorRequest.FromString,
+                    response_serializer=consilium_dot_v1_dot_admin__pb2.PublishExtractorResponse.SerializeToString,
+            ),
             'CreateTask': grpc.unary_unary_rpc_method_handler(
                     servicer.CreateTask,
                     request_deserializer=consilium_dot_v1_dot_admin__pb2.CreateTaskRequest.FromString,
@@ -366,6 +407,16 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.WatchTask,
                     request_deserializer=consilium_dot_v1_dot_admin__pb2.WatchTaskRequest.FromString,
                     response_serializer=consilium_dot_v1_dot_admin__pb2.WatchTaskResponse.SerializeToString,
+            ),
+            'PreviewConsensus': grpc.unary_unary_rpc_method_handler(
+                    servicer.PreviewConsensus,
+                    request_deserializer=consilium_dot_v1_dot_admin__pb2.PreviewConsensusRequest.FromString,
+                    response_serializer=consilium_dot_v1_dot_admin__pb2.PreviewConsensusResponse.SerializeToString,
+            ),
+            'ExportConsensus': grpc.unary_stream_rpc_method_handler(
+                    servicer.ExportConsensus,
+                    request_deserializer=consilium_dot_v1_dot_admin__pb2.ExportConsensusRequest.FromString,
+                    response_serializer=consilium_dot_v1_dot_admin__pb2.ExportConsensusResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -731,6 +782,33 @@ class AdminService:
             _registered_method=True)
 
     @staticmethod
+    def PublishExtractor(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_unary(
+            request_iterator,
+            target,
+            '/consilium.v1.AdminService/PublishExtractor',
+            consilium_dot_v1_dot_admin__pb2.PublishExtractorRequest.SerializeToString,
+            consilium_dot_v1_dot_admin__pb2.PublishExtractorResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def CreateTask(request,
             target,
             options=(),
@@ -882,6 +960,60 @@ class AdminService:
             '/consilium.v1.AdminService/WatchTask',
             consilium_dot_v1_dot_admin__pb2.WatchTaskRequest.SerializeToString,
             consilium_dot_v1_dot_admin__pb2.WatchTaskResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PreviewConsensus(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/consilium.v1.AdminService/PreviewConsensus',
+            consilium_dot_v1_dot_admin__pb2.PreviewConsensusRequest.SerializeToString,
+            consilium_dot_v1_dot_admin__pb2.PreviewConsensusResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ExportConsensus(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/consilium.v1.AdminService/ExportConsensus',
+            consilium_dot_v1_dot_admin__pb2.ExportConsensusRequest.SerializeToString,
+            consilium_dot_v1_dot_admin__pb2.ExportConsensusResponse.FromString,
             options,
             channel_credentials,
             insecure,

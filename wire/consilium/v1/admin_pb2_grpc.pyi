@@ -59,6 +59,8 @@ class AdminServiceStub:
     """The coordinator's own privacy ledger: every consensus published behind party-level noise, by task and round."""
     PublishPublicSet: _grpc.StreamUnaryMultiCallable[_admin_pb2.PublishPublicSetRequest, _admin_pb2.PublishPublicSetResponse]
     """Uploads a public set: a header, then the file in chunks of at most 1 MiB. Idempotent by digest."""
+    PublishExtractor: _grpc.StreamUnaryMultiCallable[_admin_pb2.PublishExtractorRequest, _admin_pb2.PublishExtractorResponse]
+    """Uploads an extractor trained on a public set: a header, then the file. Idempotent by digest."""
     CreateTask: _grpc.UnaryUnaryMultiCallable[_admin_pb2.CreateTaskRequest, _admin_pb2.CreateTaskResponse]
     """Stores a task definition; nothing runs yet."""
     StartTask: _grpc.UnaryUnaryMultiCallable[_admin_pb2.StartTaskRequest, _admin_pb2.StartTaskResponse]
@@ -71,6 +73,10 @@ class AdminServiceStub:
     """One task with the history of its rounds."""
     WatchTask: _grpc.UnaryStreamMultiCallable[_admin_pb2.WatchTaskRequest, _admin_pb2.WatchTaskResponse]
     """One task, now and after each change, votes included, until it is finished."""
+    PreviewConsensus: _grpc.UnaryUnaryMultiCallable[_admin_pb2.PreviewConsensusRequest, _admin_pb2.PreviewConsensusResponse]
+    """What another rule would have published on the ballots of a closed round. Nothing is published."""
+    ExportConsensus: _grpc.UnaryStreamMultiCallable[_admin_pb2.ExportConsensusRequest, _admin_pb2.ExportConsensusResponse]
+    """A published consensus as it is stored: its header, then its bits in chunks of at most 1 MiB."""
 
 @_typing.type_check_only
 class AdminServiceAsyncStub(AdminServiceStub):
@@ -103,6 +109,8 @@ class AdminServiceAsyncStub(AdminServiceStub):
     """The coordinator's own privacy ledger: every consensus published behind party-level noise, by task and round."""
     PublishPublicSet: _aio.StreamUnaryMultiCallable[_admin_pb2.PublishPublicSetRequest, _admin_pb2.PublishPublicSetResponse]  # type: ignore[assignment]
     """Uploads a public set: a header, then the file in chunks of at most 1 MiB. Idempotent by digest."""
+    PublishExtractor: _aio.StreamUnaryMultiCallable[_admin_pb2.PublishExtractorRequest, _admin_pb2.PublishExtractorResponse]  # type: ignore[assignment]
+    """Uploads an extractor trained on a public set: a header, then the file. Idempotent by digest."""
     CreateTask: _aio.UnaryUnaryMultiCallable[_admin_pb2.CreateTaskRequest, _admin_pb2.CreateTaskResponse]  # type: ignore[assignment]
     """Stores a task definition; nothing runs yet."""
     StartTask: _aio.UnaryUnaryMultiCallable[_admin_pb2.StartTaskRequest, _admin_pb2.StartTaskResponse]  # type: ignore[assignment]
@@ -115,6 +123,10 @@ class AdminServiceAsyncStub(AdminServiceStub):
     """One task with the history of its rounds."""
     WatchTask: _aio.UnaryStreamMultiCallable[_admin_pb2.WatchTaskRequest, _admin_pb2.WatchTaskResponse]  # type: ignore[assignment]
     """One task, now and after each change, votes included, until it is finished."""
+    PreviewConsensus: _aio.UnaryUnaryMultiCallable[_admin_pb2.PreviewConsensusRequest, _admin_pb2.PreviewConsensusResponse]  # type: ignore[assignment]
+    """What another rule would have published on the ballots of a closed round. Nothing is published."""
+    ExportConsensus: _aio.UnaryStreamMultiCallable[_admin_pb2.ExportConsensusRequest, _admin_pb2.ExportConsensusResponse]  # type: ignore[assignment]
+    """A published consensus as it is stored: its header, then its bits in chunks of at most 1 MiB."""
 
 class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
     """Silos, public sets and tasks, from the consortium's side."""
@@ -224,6 +236,14 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         """Uploads a public set: a header, then the file in chunks of at most 1 MiB. Idempotent by digest."""
 
     @_abc_1.abstractmethod
+    def PublishExtractor(
+        self,
+        request_iterator: _MaybeAsyncIterator[_admin_pb2.PublishExtractorRequest],
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.PublishExtractorResponse, _abc.Awaitable[_admin_pb2.PublishExtractorResponse]]:
+        """Uploads an extractor trained on a public set: a header, then the file. Idempotent by digest."""
+
+    @_abc_1.abstractmethod
     def CreateTask(
         self,
         request: _admin_pb2.CreateTaskRequest,
@@ -270,5 +290,21 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_admin_pb2.WatchTaskResponse], _abc.AsyncIterator[_admin_pb2.WatchTaskResponse]]:
         """One task, now and after each change, votes included, until it is finished."""
+
+    @_abc_1.abstractmethod
+    def PreviewConsensus(
+        self,
+        request: _admin_pb2.PreviewConsensusRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.PreviewConsensusResponse, _abc.Awaitable[_admin_pb2.PreviewConsensusResponse]]:
+        """What another rule would have published on the ballots of a closed round. Nothing is published."""
+
+    @_abc_1.abstractmethod
+    def ExportConsensus(
+        self,
+        request: _admin_pb2.ExportConsensusRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_admin_pb2.ExportConsensusResponse], _abc.AsyncIterator[_admin_pb2.ExportConsensusResponse]]:
+        """A published consensus as it is stored: its header, then its bits in chunks of at most 1 MiB."""
 
 def add_AdminServiceServicer_to_server(servicer: AdminServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -92,6 +92,7 @@ class PrivacyDeclaration(_message.Message):
     ESTIMATE_FIELD_NUMBER: _builtins.int
     ONE_IF_VOTED_PPB_FIELD_NUMBER: _builtins.int
     ONE_IF_NOT_PPB_FIELD_NUMBER: _builtins.int
+    UNITS_LOG2_FIELD_NUMBER: _builtins.int
     mechanism: Global___Mechanism.ValueType
     """How the ballot was made private."""
     epsilon_micros: _builtins.int
@@ -106,6 +107,8 @@ class PrivacyDeclaration(_message.Message):
     """Probability of a one where the silo's model voted for the class, in units of 10^-9."""
     one_if_not_ppb: _builtins.int
     """Probability of a one where it did not."""
+    units_log2: _builtins.int
+    """Units of privacy the silo has, as the power of two below; absent unless the task weights silos by size."""
     def __init__(
         self,
         *,
@@ -116,12 +119,15 @@ class PrivacyDeclaration(_message.Message):
         estimate: _builtins.bool = ...,
         one_if_voted_ppb: _builtins.int = ...,
         one_if_not_ppb: _builtins.int = ...,
+        units_log2: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_units_log2", b"_units_log2", "units_log2", b"units_log2"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["delta_picos", b"delta_picos", "epsilon_micros", b"epsilon_micros", "estimate", b"estimate", "mechanism", b"mechanism", "one_if_not_ppb", b"one_if_not_ppb", "one_if_voted_ppb", b"one_if_voted_ppb", "unit", b"unit"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_units_log2", b"_units_log2", "delta_picos", b"delta_picos", "epsilon_micros", b"epsilon_micros", "estimate", b"estimate", "mechanism", b"mechanism", "one_if_not_ppb", b"one_if_not_ppb", "one_if_voted_ppb", b"one_if_voted_ppb", "unit", b"unit", "units_log2", b"units_log2"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__units_log2: _TypeAlias = _typing.Literal["units_log2"]  # noqa: Y015
+    _WhichOneofArgType__units_log2: _TypeAlias = _typing.Literal["_units_log2", b"_units_log2"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__units_log2) -> _WhichOneofReturnType__units_log2 | None: ...
 
 Global___PrivacyDeclaration: _TypeAlias = PrivacyDeclaration  # noqa: Y015
 

@@ -25,17 +25,17 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1b\x63onsilium/v1/registry.proto\x12\x0c\x63onsilium.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"d\n\x06\x43olumn\x12\x0c\n\x04name\x18\x01 \x01(\t\x12&\n\x04type\x18\x02 \x01(\x0e\x32\x18.consilium.v1.ColumnType\x12\x12\n\ncategories\x18\x03 \x03(\t\x12\x10\n\x08nullable\x18\x04 \x01(\x08\"\x80\x01\n\tSetSchema\x12#\n\x04kind\x18\x01 \x01(\x0e\x32\x15.consilium.v1.SetKind\x12%\n\x07\x63olumns\x18\x02 \x03(\x0b\x32\x14.consilium.v1.Column\x12\x11\n\trow_shape\x18\x03 \x03(\r\x12\x14\n\x0c\x65lement_type\x18\x04 \x01(\t\"\xb3\x01\n\tPublicSet\x12\x0e\n\x06\x64igest\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0f\n\x07version\x18\x03 \x01(\r\x12\x0c\n\x04rows\x18\x04 \x01(\x04\x12\x12\n\nsize_bytes\x18\x05 \x01(\x04\x12\'\n\x06schema\x18\x06 \x01(\x0b\x32\x17.consilium.v1.SetSchema\x12,\n\x08\x61\x64\x64\x65\x64_at\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\x17\n\x15ListPublicSetsRequest\"F\n\x16ListPublicSetsResponse\x12,\n\x0bpublic_sets\x18\x01 \x03(\x0b\x32\x17.consilium.v1.PublicSet\"(\n\x13GetPublicSetRequest\x12\x11\n\treference\x18\x01 \x01(\t\"C\n\x14GetPublicSetResponse\x12+\n\npublic_set\x18\x01 \x01(\x0b\x32\x17.consilium.v1.PublicSet\"7\n\x15\x46\x65tchPublicSetRequest\x12\x0e\n\x06\x64igest\x18\x01 \x01(\t\x12\x0e\n\x06offset\x18\x02 \x01(\x04\"L\n\x16\x46\x65tchPublicSetResponse\x12\x0e\n\x06offset\x18\x01 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x12\x14\n\x0c\x63hunk_digest\x18\x03 \x01(\t*^\n\x07SetKind\x12\x18\n\x14SET_KIND_UNSPECIFIED\x10\x00\x12\x12\n\x0eSET_KIND_TABLE\x10\x01\x12\x11\n\rSET_KIND_TEXT\x10\x02\x12\x12\n\x0eSET_KIND_ARRAY\x10\x03*q\n\nColumnType\x12\x1b\n\x17\x43OLUMN_TYPE_UNSPECIFIED\x10\x00\x12\x16\n\x12\x43OLUMN_TYPE_NUMBER\x10\x01\x12\x18\n\x14\x43OLUMN_TYPE_CATEGORY\x10\x02\x12\x14\n\x10\x43OLUMN_TYPE_TEXT\x10\x03\x32\xa4\x02\n\x0fRegistryService\x12[\n\x0eListPublicSets\x12#.consilium.v1.ListPublicSetsRequest\x1a$.consilium.v1.ListPublicSetsResponse\x12U\n\x0cGetPublicSet\x12!.consilium.v1.GetPublicSetRequest\x1a\".consilium.v1.GetPublicSetResponse\x12]\n\x0e\x46\x65tchPublicSet\x12#.consilium.v1.FetchPublicSetRequest\x1a$.consilium.v1.FetchPublicSetResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1b\x63onsilium/v1/registry.proto\x12\x0c\x63onsilium.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"d\n\x06\x43olumn\x12\x0c\n\x04name\x18\x01 \x01(\t\x12&\n\x04type\x18\x02 \x01(\x0e\x32\x18.consilium.v1.ColumnType\x12\x12\n\ncategories\x18\x03 \x03(\t\x12\x10\n\x08nullable\x18\x04 \x01(\x08\"\x80\x01\n\tSetSchema\x12#\n\x04kind\x18\x01 \x01(\x0e\x32\x15.consilium.v1.SetKind\x12%\n\x07\x63olumns\x18\x02 \x03(\x0b\x32\x14.consilium.v1.Column\x12\x11\n\trow_shape\x18\x03 \x03(\r\x12\x14\n\x0c\x65lement_type\x18\x04 \x01(\t\"\xb3\x01\n\tPublicSet\x12\x0e\n\x06\x64igest\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0f\n\x07version\x18\x03 \x01(\r\x12\x0c\n\x04rows\x18\x04 \x01(\x04\x12\x12\n\nsize_bytes\x18\x05 \x01(\x04\x12\'\n\x06schema\x18\x06 \x01(\x0b\x32\x17.consilium.v1.SetSchema\x12,\n\x08\x61\x64\x64\x65\x64_at\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\x17\n\x15ListPublicSetsRequest\"F\n\x16ListPublicSetsResponse\x12,\n\x0bpublic_sets\x18\x01 \x03(\x0b\x32\x17.consilium.v1.PublicSet\"(\n\x13GetPublicSetRequest\x12\x11\n\treference\x18\x01 \x01(\t\"C\n\x14GetPublicSetResponse\x12+\n\npublic_set\x18\x01 \x01(\x0b\x32\x17.consilium.v1.PublicSet\"7\n\x15\x46\x65tchPublicSetRequest\x12\x0e\n\x06\x64igest\x18\x01 \x01(\t\x12\x0e\n\x06offset\x18\x02 \x01(\x04\"L\n\x16\x46\x65tchPublicSetResponse\x12\x0e\n\x06offset\x18\x01 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x12\x14\n\x0c\x63hunk_digest\x18\x03 \x01(\t\"\x93\x01\n\tExtractor\x12\x0e\n\x06\x64igest\x18\x01 \x01(\t\x12\x12\n\npublic_set\x18\x02 \x01(\t\x12\x0c\n\x04kind\x18\x03 \x01(\t\x12\x12\n\ndimensions\x18\x04 \x01(\r\x12\x12\n\nsize_bytes\x18\x05 \x01(\x04\x12,\n\x08\x61\x64\x64\x65\x64_at\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"+\n\x15ListExtractorsRequest\x12\x12\n\npublic_set\x18\x01 \x01(\t\"E\n\x16ListExtractorsResponse\x12+\n\nextractors\x18\x01 \x03(\x0b\x32\x17.consilium.v1.Extractor\"%\n\x13GetExtractorRequest\x12\x0e\n\x06\x64igest\x18\x01 \x01(\t\"B\n\x14GetExtractorResponse\x12*\n\textractor\x18\x01 \x01(\x0b\x32\x17.consilium.v1.Extractor\"7\n\x15\x46\x65tchExtractorRequest\x12\x0e\n\x06\x64igest\x18\x01 \x01(\t\x12\x0e\n\x06offset\x18\x02 \x01(\x04\"L\n\x16\x46\x65tchExtractorResponse\x12\x0e\n\x06offset\x18\x01 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x12\x14\n\x0c\x63hunk_digest\x18\x03 \x01(\t*^\n\x07SetKind\x12\x18\n\x14SET_KIND_UNSPECIFIED\x10\x00\x12\x12\n\x0eSET_KIND_TABLE\x10\x01\x12\x11\n\rSET_KIND_TEXT\x10\x02\x12\x12\n\x0eSET_KIND_ARRAY\x10\x03*q\n\nColumnType\x12\x1b\n\x17\x43OLUMN_TYPE_UNSPECIFIED\x10\x00\x12\x16\n\x12\x43OLUMN_TYPE_NUMBER\x10\x01\x12\x18\n\x14\x43OLUMN_TYPE_CATEGORY\x10\x02\x12\x14\n\x10\x43OLUMN_TYPE_TEXT\x10\x03\x32\xb7\x04\n\x0fRegistryService\x12[\n\x0eListPublicSets\x12#.consilium.v1.ListPublicSetsRequest\x1a$.consilium.v1.ListPublicSetsResponse\x12U\n\x0cGetPublicSet\x12!.consilium.v1.GetPublicSetRequest\x1a\".consilium.v1.GetPublicSetResponse\x12]\n\x0e\x46\x65tchPublicSet\x12#.consilium.v1.FetchPublicSetRequest\x1a$.consilium.v1.FetchPublicSetResponse0\x01\x12[\n\x0eListExtractors\x12#.consilium.v1.ListExtractorsRequest\x1a$.consilium.v1.ListExtractorsResponse\x12U\n\x0cGetExtractor\x12!.consilium.v1.GetExtractorRequest\x1a\".consilium.v1.GetExtractorResponse\x12]\n\x0e\x46\x65tchExtractor\x12#.consilium.v1.FetchExtractorRequest\x1a$.consilium.v1.FetchExtractorResponse0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'consilium.v1.registry_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_SETKIND']._serialized_start=836
-  _globals['_SETKIND']._serialized_end=930
-  _globals['_COLUMNTYPE']._serialized_start=932
-  _globals['_COLUMNTYPE']._serialized_end=1045
+  _globals['_SETKIND']._serialized_start=1344
+  _globals['_SETKIND']._serialized_end=1438
+  _globals['_COLUMNTYPE']._serialized_start=1440
+  _globals['_COLUMNTYPE']._serialized_end=1553
   _globals['_COLUMN']._serialized_start=78
   _globals['_COLUMN']._serialized_end=178
   _globals['_SETSCHEMA']._serialized_start=181
@@ -54,6 +54,20 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_FETCHPUBLICSETREQUEST']._serialized_end=756
   _globals['_FETCHPUBLICSETRESPONSE']._serialized_start=758
   _globals['_FETCHPUBLICSETRESPONSE']._serialized_end=834
-  _globals['_REGISTRYSERVICE']._serialized_start=1048
-  _globals['_REGISTRYSERVICE']._serialized_end=1340
+  _globals['_EXTRACTOR']._serialized_start=837
+  _globals['_EXTRACTOR']._serialized_end=984
+  _globals['_LISTEXTRACTORSREQUEST']._serialized_start=986
+  _globals['_LISTEXTRACTORSREQUEST']._serialized_end=1029
+  _globals['_LISTEXTRACTORSRESPONSE']._serialized_start=1031
+  _globals['_LISTEXTRACTORSRESPONSE']._serialized_end=1100
+  _globals['_GETEXTRACTORREQUEST']._serialized_start=1102
+  _globals['_GETEXTRACTORREQUEST']._serialized_end=1139
+  _globals['_GETEXTRACTORRESPONSE']._serialized_start=1141
+  _globals['_GETEXTRACTORRESPONSE']._serialized_end=1207
+  _globals['_FETCHEXTRACTORREQUEST']._serialized_start=1209
+  _globals['_FETCHEXTRACTORREQUEST']._serialized_end=1264
+  _globals['_FETCHEXTRACTORRESPONSE']._serialized_start=1266
+  _globals['_FETCHEXTRACTORRESPONSE']._serialized_end=1342
+  _globals['_REGISTRYSERVICE']._serialized_start=1556
+  _globals['_REGISTRYSERVICE']._serialized_end=2123
 # @@protoc_insertion_point(module_scope)

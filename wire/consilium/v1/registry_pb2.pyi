@@ -342,3 +342,195 @@ class FetchPublicSetResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___FetchPublicSetResponse: _TypeAlias = FetchPublicSetResponse  # noqa: Y015
+
+@_typing.final
+class Extractor(_message.Message):
+    """A feature extractor trained on a public set alone: the only model that travels, and only from here to silos."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DIGEST_FIELD_NUMBER: _builtins.int
+    PUBLIC_SET_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    DIMENSIONS_FIELD_NUMBER: _builtins.int
+    SIZE_BYTES_FIELD_NUMBER: _builtins.int
+    ADDED_AT_FIELD_NUMBER: _builtins.int
+    digest: _builtins.str
+    """Lower-case hexadecimal SHA-256 of the stored file."""
+    public_set: _builtins.str
+    """Digest of the public set it was trained on."""
+    kind: _builtins.str
+    """How it was trained: pca, denoising, tfidf_svd, contrastive."""
+    dimensions: _builtins.int
+    """Length of the vector it makes of a row."""
+    size_bytes: _builtins.int
+    """Length of the stored file in bytes."""
+    @_builtins.property
+    def added_at(self) -> _timestamp_pb2.Timestamp:
+        """When it was published."""
+
+    def __init__(
+        self,
+        *,
+        digest: _builtins.str = ...,
+        public_set: _builtins.str = ...,
+        kind: _builtins.str = ...,
+        dimensions: _builtins.int = ...,
+        size_bytes: _builtins.int = ...,
+        added_at: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["added_at", b"added_at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["added_at", b"added_at", "digest", b"digest", "dimensions", b"dimensions", "kind", b"kind", "public_set", b"public_set", "size_bytes", b"size_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Extractor: _TypeAlias = Extractor  # noqa: Y015
+
+@_typing.final
+class ListExtractorsRequest(_message.Message):
+    """Asks for extractors."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PUBLIC_SET_FIELD_NUMBER: _builtins.int
+    public_set: _builtins.str
+    """Of which public set, by digest; empty for all."""
+    def __init__(
+        self,
+        *,
+        public_set: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["public_set", b"public_set"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListExtractorsRequest: _TypeAlias = ListExtractorsRequest  # noqa: Y015
+
+@_typing.final
+class ListExtractorsResponse(_message.Message):
+    """Extractors."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EXTRACTORS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def extractors(self) -> _containers.RepeatedCompositeFieldContainer[Global___Extractor]:
+        """Newest first."""
+
+    def __init__(
+        self,
+        *,
+        extractors: _abc.Iterable[Global___Extractor] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["extractors", b"extractors"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListExtractorsResponse: _TypeAlias = ListExtractorsResponse  # noqa: Y015
+
+@_typing.final
+class GetExtractorRequest(_message.Message):
+    """Asks for one extractor."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DIGEST_FIELD_NUMBER: _builtins.int
+    digest: _builtins.str
+    """Its digest."""
+    def __init__(
+        self,
+        *,
+        digest: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetExtractorRequest: _TypeAlias = GetExtractorRequest  # noqa: Y015
+
+@_typing.final
+class GetExtractorResponse(_message.Message):
+    """One extractor."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EXTRACTOR_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def extractor(self) -> Global___Extractor:
+        """The extractor found."""
+
+    def __init__(
+        self,
+        *,
+        extractor: Global___Extractor | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["extractor", b"extractor"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["extractor", b"extractor"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetExtractorResponse: _TypeAlias = GetExtractorResponse  # noqa: Y015
+
+@_typing.final
+class FetchExtractorRequest(_message.Message):
+    """Asks for content."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DIGEST_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    digest: _builtins.str
+    """Which extractor."""
+    offset: _builtins.int
+    """First byte wanted."""
+    def __init__(
+        self,
+        *,
+        digest: _builtins.str = ...,
+        offset: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "offset", b"offset"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FetchExtractorRequest: _TypeAlias = FetchExtractorRequest  # noqa: Y015
+
+@_typing.final
+class FetchExtractorResponse(_message.Message):
+    """One piece of content."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OFFSET_FIELD_NUMBER: _builtins.int
+    DATA_FIELD_NUMBER: _builtins.int
+    CHUNK_DIGEST_FIELD_NUMBER: _builtins.int
+    offset: _builtins.int
+    """Position of the first byte of data in the file."""
+    data: _builtins.bytes
+    """At most 1 MiB of the extractor's file: learned from public rows alone."""
+    chunk_digest: _builtins.str
+    """SHA-256 of this chunk."""
+    def __init__(
+        self,
+        *,
+        offset: _builtins.int = ...,
+        data: _builtins.bytes = ...,
+        chunk_digest: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunk_digest", b"chunk_digest", "data", b"data", "offset", b"offset"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FetchExtractorResponse: _TypeAlias = FetchExtractorResponse  # noqa: Y015

@@ -50,6 +50,21 @@ class RegistryServiceStub:
                 request_serializer=consilium_dot_v1_dot_registry__pb2.FetchPublicSetRequest.SerializeToString,
                 response_deserializer=consilium_dot_v1_dot_registry__pb2.FetchPublicSetResponse.FromString,
                 _registered_method=True)
+        self.ListExtractors = channel.unary_unary(
+                '/consilium.v1.RegistryService/ListExtractors',
+                request_serializer=consilium_dot_v1_dot_registry__pb2.ListExtractorsRequest.SerializeToString,
+                response_deserializer=consilium_dot_v1_dot_registry__pb2.ListExtractorsResponse.FromString,
+                _registered_method=True)
+        self.GetExtractor = channel.unary_unary(
+                '/consilium.v1.RegistryService/GetExtractor',
+                request_serializer=consilium_dot_v1_dot_registry__pb2.GetExtractorRequest.SerializeToString,
+                response_deserializer=consilium_dot_v1_dot_registry__pb2.GetExtractorResponse.FromString,
+                _registered_method=True)
+        self.FetchExtractor = channel.unary_stream(
+                '/consilium.v1.RegistryService/FetchExtractor',
+                request_serializer=consilium_dot_v1_dot_registry__pb2.FetchExtractorRequest.SerializeToString,
+                response_deserializer=consilium_dot_v1_dot_registry__pb2.FetchExtractorResponse.FromString,
+                _registered_method=True)
 
 
 class RegistryServiceServicer:
@@ -77,6 +92,27 @@ class RegistryServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListExtractors(self, request, context):
+        """The extractors trained on public sets, newest first.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetExtractor(self, request, context):
+        """One extractor by digest.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def FetchExtractor(self, request, context):
+        """Its content from a given offset, as FetchPublicSet gives it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_RegistryServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -94,6 +130,21 @@ def add_RegistryServiceServicer_to_server(servicer, server):
                     servicer.FetchPublicSet,
                     request_deserializer=consilium_dot_v1_dot_registry__pb2.FetchPublicSetRequest.FromString,
                     response_serializer=consilium_dot_v1_dot_registry__pb2.FetchPublicSetResponse.SerializeToString,
+            ),
+            'ListExtractors': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListExtractors,
+                    request_deserializer=consilium_dot_v1_dot_registry__pb2.ListExtractorsRequest.FromString,
+                    response_serializer=consilium_dot_v1_dot_registry__pb2.ListExtractorsResponse.SerializeToString,
+            ),
+            'GetExtractor': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetExtractor,
+                    request_deserializer=consilium_dot_v1_dot_registry__pb2.GetExtractorRequest.FromString,
+                    response_serializer=consilium_dot_v1_dot_registry__pb2.GetExtractorResponse.SerializeToString,
+            ),
+            'FetchExtractor': grpc.unary_stream_rpc_method_handler(
+                    servicer.FetchExtractor,
+                    request_deserializer=consilium_dot_v1_dot_registry__pb2.FetchExtractorRequest.FromString,
+                    response_serializer=consilium_dot_v1_dot_registry__pb2.FetchExtractorResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -178,6 +229,87 @@ class RegistryService:
             '/consilium.v1.RegistryService/FetchPublicSet',
             consilium_dot_v1_dot_registry__pb2.FetchPublicSetRequest.SerializeToString,
             consilium_dot_v1_dot_registry__pb2.FetchPublicSetResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListExtractors(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/consilium.v1.RegistryService/ListExtractors',
+            consilium_dot_v1_dot_registry__pb2.ListExtractorsRequest.SerializeToString,
+            consilium_dot_v1_dot_registry__pb2.ListExtractorsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetExtractor(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/consilium.v1.RegistryService/GetExtractor',
+            consilium_dot_v1_dot_registry__pb2.GetExtractorRequest.SerializeToString,
+            consilium_dot_v1_dot_registry__pb2.GetExtractorResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FetchExtractor(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/consilium.v1.RegistryService/FetchExtractor',
+            consilium_dot_v1_dot_registry__pb2.FetchExtractorRequest.SerializeToString,
+            consilium_dot_v1_dot_registry__pb2.FetchExtractorResponse.FromString,
             options,
             channel_credentials,
             insecure,

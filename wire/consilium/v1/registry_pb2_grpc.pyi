@@ -39,6 +39,12 @@ class RegistryServiceStub:
     """One public set by digest, by name (latest version) or by name@version."""
     FetchPublicSet: _grpc.UnaryStreamMultiCallable[_registry_pb2.FetchPublicSetRequest, _registry_pb2.FetchPublicSetResponse]
     """The content from a given offset, in chunks of at most 1 MiB; call again with the next offset to resume."""
+    ListExtractors: _grpc.UnaryUnaryMultiCallable[_registry_pb2.ListExtractorsRequest, _registry_pb2.ListExtractorsResponse]
+    """The extractors trained on public sets, newest first."""
+    GetExtractor: _grpc.UnaryUnaryMultiCallable[_registry_pb2.GetExtractorRequest, _registry_pb2.GetExtractorResponse]
+    """One extractor by digest."""
+    FetchExtractor: _grpc.UnaryStreamMultiCallable[_registry_pb2.FetchExtractorRequest, _registry_pb2.FetchExtractorResponse]
+    """Its content from a given offset, as FetchPublicSet gives it."""
 
 @_typing.type_check_only
 class RegistryServiceAsyncStub(RegistryServiceStub):
@@ -51,6 +57,12 @@ class RegistryServiceAsyncStub(RegistryServiceStub):
     """One public set by digest, by name (latest version) or by name@version."""
     FetchPublicSet: _aio.UnaryStreamMultiCallable[_registry_pb2.FetchPublicSetRequest, _registry_pb2.FetchPublicSetResponse]  # type: ignore[assignment]
     """The content from a given offset, in chunks of at most 1 MiB; call again with the next offset to resume."""
+    ListExtractors: _aio.UnaryUnaryMultiCallable[_registry_pb2.ListExtractorsRequest, _registry_pb2.ListExtractorsResponse]  # type: ignore[assignment]
+    """The extractors trained on public sets, newest first."""
+    GetExtractor: _aio.UnaryUnaryMultiCallable[_registry_pb2.GetExtractorRequest, _registry_pb2.GetExtractorResponse]  # type: ignore[assignment]
+    """One extractor by digest."""
+    FetchExtractor: _aio.UnaryStreamMultiCallable[_registry_pb2.FetchExtractorRequest, _registry_pb2.FetchExtractorResponse]  # type: ignore[assignment]
+    """Its content from a given offset, as FetchPublicSet gives it."""
 
 class RegistryServiceServicer(metaclass=_abc_1.ABCMeta):
     """Lists public sets and streams their content. Silos and admins may call it."""
@@ -78,5 +90,29 @@ class RegistryServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_registry_pb2.FetchPublicSetResponse], _abc.AsyncIterator[_registry_pb2.FetchPublicSetResponse]]:
         """The content from a given offset, in chunks of at most 1 MiB; call again with the next offset to resume."""
+
+    @_abc_1.abstractmethod
+    def ListExtractors(
+        self,
+        request: _registry_pb2.ListExtractorsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_registry_pb2.ListExtractorsResponse, _abc.Awaitable[_registry_pb2.ListExtractorsResponse]]:
+        """The extractors trained on public sets, newest first."""
+
+    @_abc_1.abstractmethod
+    def GetExtractor(
+        self,
+        request: _registry_pb2.GetExtractorRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_registry_pb2.GetExtractorResponse, _abc.Awaitable[_registry_pb2.GetExtractorResponse]]:
+        """One extractor by digest."""
+
+    @_abc_1.abstractmethod
+    def FetchExtractor(
+        self,
+        request: _registry_pb2.FetchExtractorRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_registry_pb2.FetchExtractorResponse], _abc.AsyncIterator[_registry_pb2.FetchExtractorResponse]]:
+        """Its content from a given offset, as FetchPublicSet gives it."""
 
 def add_RegistryServiceServicer_to_server(servicer: RegistryServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

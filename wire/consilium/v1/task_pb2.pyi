@@ -33,6 +33,12 @@ class _MethodEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Method.ValueTy
     """Never valid."""
     METHOD_FEDCT: _Method.ValueType  # 1
     """Federated co-training: many rounds of fit, vote, consensus."""
+    METHOD_FEDKT: _Method.ValueType  # 2
+    """Knowledge transfer in one round: each silo votes where students of its teachers agree."""
+    METHOD_COFED: _Method.ValueType  # 3
+    """Co-training in one round between silos that know different classes."""
+    METHOD_FEDAUX: _Method.ValueType  # 4
+    """Co-training from a public extractor, votes weighted by private certainties."""
 
 class Method(_Method, metaclass=_MethodEnumTypeWrapper):
     """Which of the papers' methods the silos follow."""
@@ -41,6 +47,12 @@ METHOD_UNSPECIFIED: Method.ValueType  # 0
 """Never valid."""
 METHOD_FEDCT: Method.ValueType  # 1
 """Federated co-training: many rounds of fit, vote, consensus."""
+METHOD_FEDKT: Method.ValueType  # 2
+"""Knowledge transfer in one round: each silo votes where students of its teachers agree."""
+METHOD_COFED: Method.ValueType  # 3
+"""Co-training in one round between silos that know different classes."""
+METHOD_FEDAUX: Method.ValueType  # 4
+"""Co-training from a public extractor, votes weighted by private certainties."""
 Global___Method: _TypeAlias = Method  # noqa: Y015
 
 class _ConsensusRule:
@@ -55,6 +67,16 @@ class _ConsensusRuleEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Consens
     """The class with most votes."""
     CONSENSUS_RULE_QUALIFIED_MAJORITY: _ConsensusRule.ValueType  # 2
     """The class with most votes if its share of the votes cast reaches min_share_permille, else no label."""
+    CONSENSUS_RULE_PER_CLASS_THRESHOLD: _ConsensusRule.ValueType  # 3
+    """Every class whose share among the silos that know it exceeds threshold_permille claims the row."""
+    CONSENSUS_RULE_WEIGHTED: _ConsensusRule.ValueType  # 4
+    """The class with most votes, each counted by its silo's credibility."""
+    CONSENSUS_RULE_CERTAINTY_WEIGHTED: _ConsensusRule.ValueType  # 5
+    """The class with most votes, each counted by its certainty."""
+    CONSENSUS_RULE_STAPLE: _ConsensusRule.ValueType  # 6
+    """The likeliest class, given each silo's confusion matrix, which is estimated from all ballots."""
+    CONSENSUS_RULE_TRIMMED: _ConsensusRule.ValueType  # 7
+    """The class with most votes of the silos that agree best with the others."""
 
 class ConsensusRule(_ConsensusRule, metaclass=_ConsensusRuleEnumTypeWrapper):
     """How ballots become a consensus."""
@@ -65,7 +87,73 @@ CONSENSUS_RULE_MAJORITY: ConsensusRule.ValueType  # 1
 """The class with most votes."""
 CONSENSUS_RULE_QUALIFIED_MAJORITY: ConsensusRule.ValueType  # 2
 """The class with most votes if its share of the votes cast reaches min_share_permille, else no label."""
+CONSENSUS_RULE_PER_CLASS_THRESHOLD: ConsensusRule.ValueType  # 3
+"""Every class whose share among the silos that know it exceeds threshold_permille claims the row."""
+CONSENSUS_RULE_WEIGHTED: ConsensusRule.ValueType  # 4
+"""The class with most votes, each counted by its silo's credibility."""
+CONSENSUS_RULE_CERTAINTY_WEIGHTED: ConsensusRule.ValueType  # 5
+"""The class with most votes, each counted by its certainty."""
+CONSENSUS_RULE_STAPLE: ConsensusRule.ValueType  # 6
+"""The likeliest class, given each silo's confusion matrix, which is estimated from all ballots."""
+CONSENSUS_RULE_TRIMMED: ConsensusRule.ValueType  # 7
+"""The class with most votes of the silos that agree best with the others."""
 Global___ConsensusRule: _TypeAlias = ConsensusRule  # noqa: Y015
+
+class _Credibility:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _CredibilityEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Credibility.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    CREDIBILITY_UNSPECIFIED: _Credibility.ValueType  # 0
+    """Never valid."""
+    CREDIBILITY_EQUAL: _Credibility.ValueType  # 1
+    """Every silo counts alike."""
+    CREDIBILITY_DATA_SIZE: _Credibility.ValueType  # 2
+    """A silo counts the power of two below the size it declares."""
+    CREDIBILITY_SET: _Credibility.ValueType  # 3
+    """The task says what each silo counts."""
+
+class Credibility(_Credibility, metaclass=_CredibilityEnumTypeWrapper):
+    """Where a silo's weight comes from."""
+
+CREDIBILITY_UNSPECIFIED: Credibility.ValueType  # 0
+"""Never valid."""
+CREDIBILITY_EQUAL: Credibility.ValueType  # 1
+"""Every silo counts alike."""
+CREDIBILITY_DATA_SIZE: Credibility.ValueType  # 2
+"""A silo counts the power of two below the size it declares."""
+CREDIBILITY_SET: Credibility.ValueType  # 3
+"""The task says what each silo counts."""
+Global___Credibility: _TypeAlias = Credibility  # noqa: Y015
+
+class _FedktLevel:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _FedktLevelEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_FedktLevel.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    FEDKT_LEVEL_UNSPECIFIED: _FedktLevel.ValueType  # 0
+    """Never valid."""
+    FEDKT_LEVEL_L0: _FedktLevel.ValueType  # 1
+    """Nothing."""
+    FEDKT_LEVEL_L1: _FedktLevel.ValueType  # 2
+    """Noise on the counts at the coordinator: a whole silo is hidden."""
+    FEDKT_LEVEL_L2: _FedktLevel.ValueType  # 3
+    """Noise on the teachers' votes in the silo: a patient is hidden."""
+
+class FedktLevel(_FedktLevel, metaclass=_FedktLevelEnumTypeWrapper):
+    """How much is added to the privacy of FedKT."""
+
+FEDKT_LEVEL_UNSPECIFIED: FedktLevel.ValueType  # 0
+"""Never valid."""
+FEDKT_LEVEL_L0: FedktLevel.ValueType  # 1
+"""Nothing."""
+FEDKT_LEVEL_L1: FedktLevel.ValueType  # 2
+"""Noise on the counts at the coordinator: a whole silo is hidden."""
+FEDKT_LEVEL_L2: FedktLevel.ValueType  # 3
+"""Noise on the teachers' votes in the silo: a patient is hidden."""
+Global___FedktLevel: _TypeAlias = FedktLevel  # noqa: Y015
 
 class _TaskStatus:
     ValueType = _typing.NewType("ValueType", _builtins.int)
@@ -98,6 +186,150 @@ TASK_STATUS_PAUSED: TaskStatus.ValueType  # 3
 TASK_STATUS_FINISHED: TaskStatus.ValueType  # 4
 """The last consensus is final."""
 Global___TaskStatus: _TypeAlias = TaskStatus  # noqa: Y015
+
+@_typing.final
+class ConsensusPolicy(_message.Message):
+    """How ballots become a consensus, and when there is no label."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class WeightsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    RULE_FIELD_NUMBER: _builtins.int
+    MIN_SHARE_PERMILLE_FIELD_NUMBER: _builtins.int
+    THRESHOLD_PERMILLE_FIELD_NUMBER: _builtins.int
+    TRIM_PERMILLE_FIELD_NUMBER: _builtins.int
+    CREDIBILITY_FIELD_NUMBER: _builtins.int
+    WEIGHTS_FIELD_NUMBER: _builtins.int
+    rule: Global___ConsensusRule.ValueType
+    """The rule."""
+    min_share_permille: _builtins.int
+    """Share of cast votes a qualified majority needs, in thousandths."""
+    threshold_permille: _builtins.int
+    """Share above which a class claims a row, in thousandths."""
+    trim_permille: _builtins.int
+    """Share of the silos that the trimmed rule leaves out at most, in thousandths."""
+    credibility: Global___Credibility.ValueType
+    """Where weights come from."""
+    @_builtins.property
+    def weights(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
+        """Weight by silo, where the task says it; a silo that is not named counts 1."""
+
+    def __init__(
+        self,
+        *,
+        rule: Global___ConsensusRule.ValueType = ...,
+        min_share_permille: _builtins.int = ...,
+        threshold_permille: _builtins.int = ...,
+        trim_permille: _builtins.int = ...,
+        credibility: Global___Credibility.ValueType = ...,
+        weights: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["credibility", b"credibility", "min_share_permille", b"min_share_permille", "rule", b"rule", "threshold_permille", b"threshold_permille", "trim_permille", b"trim_permille", "weights", b"weights"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ConsensusPolicy: _TypeAlias = ConsensusPolicy  # noqa: Y015
+
+@_typing.final
+class FedktPolicy(_message.Message):
+    """How FedKT labels the public set inside a silo."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LEVEL_FIELD_NUMBER: _builtins.int
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    TEACHERS_FIELD_NUMBER: _builtins.int
+    level: Global___FedktLevel.ValueType
+    """Where noise is added."""
+    partitions: _builtins.int
+    """Times the silo's rows are partitioned; as many students must agree."""
+    teachers: _builtins.int
+    """Teachers per partition, each with rows of its own."""
+    def __init__(
+        self,
+        *,
+        level: Global___FedktLevel.ValueType = ...,
+        partitions: _builtins.int = ...,
+        teachers: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["level", b"level", "partitions", b"partitions", "teachers", b"teachers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FedktPolicy: _TypeAlias = FedktPolicy  # noqa: Y015
+
+@_typing.final
+class FedauxPolicy(_message.Message):
+    """How FEDAUX weights votes."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NEGATIVES_PERMILLE_FIELD_NUMBER: _builtins.int
+    REGULARISATION_PERMILLE_FIELD_NUMBER: _builtins.int
+    negatives_permille: _builtins.int
+    """Share of the public rows that certainties are learned against and no vote is cast on, in thousandths."""
+    regularisation_permille: _builtins.int
+    """Strength λ of the certainty model's regularisation, in thousandths."""
+    def __init__(
+        self,
+        *,
+        negatives_permille: _builtins.int = ...,
+        regularisation_permille: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["negatives_permille", b"negatives_permille", "regularisation_permille", b"regularisation_permille"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FedauxPolicy: _TypeAlias = FedauxPolicy  # noqa: Y015
+
+@_typing.final
+class LabelSpace(_message.Message):
+    """Classes a silo knows."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LABELS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def labels(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Their names."""
+
+    def __init__(
+        self,
+        *,
+        labels: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["labels", b"labels"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LabelSpace: _TypeAlias = LabelSpace  # noqa: Y015
 
 @_typing.final
 class RoundPolicy(_message.Message):
@@ -155,18 +387,43 @@ class TaskDefinition(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class LabelSpacesEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        @_builtins.property
+        def value(self) -> Global___LabelSpace: ...
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: Global___LabelSpace | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _typing.Literal["value", b"value"]  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     NAME_FIELD_NUMBER: _builtins.int
     PUBLIC_SET_FIELD_NUMBER: _builtins.int
     ROWS_FIELD_NUMBER: _builtins.int
     LABELS_FIELD_NUMBER: _builtins.int
     METHOD_FIELD_NUMBER: _builtins.int
-    RULE_FIELD_NUMBER: _builtins.int
-    MIN_SHARE_PERMILLE_FIELD_NUMBER: _builtins.int
     ROUNDS_FIELD_NUMBER: _builtins.int
     LOCAL_STEPS_FIELD_NUMBER: _builtins.int
     ENCODING_FIELD_NUMBER: _builtins.int
     SILOS_FIELD_NUMBER: _builtins.int
     PRIVACY_FIELD_NUMBER: _builtins.int
+    CONSENSUS_FIELD_NUMBER: _builtins.int
+    CROSS_FIT_FIELD_NUMBER: _builtins.int
+    FEDKT_FIELD_NUMBER: _builtins.int
+    LABEL_SPACES_FIELD_NUMBER: _builtins.int
+    FEDAUX_FIELD_NUMBER: _builtins.int
+    EXTRACTOR_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Unique name."""
     public_set: _builtins.str
@@ -175,14 +432,14 @@ class TaskDefinition(_message.Message):
     """Rows of that set, so that a ballot's length is known from the definition alone."""
     method: Global___Method.ValueType
     """Method followed."""
-    rule: Global___ConsensusRule.ValueType
-    """How ballots become a consensus."""
-    min_share_permille: _builtins.int
-    """Share of cast votes a qualified majority needs, in thousandths."""
     local_steps: _builtins.int
     """Communication period b: minibatch steps an iterative learner takes between two ballots."""
     encoding: _ballot_pb2.Encoding.ValueType
     """How ballots are packed."""
+    cross_fit: _builtins.int
+    """Parts of the public set, each labelled by a learner that has not seen its consensus; 0 and 1 mean none."""
+    extractor: _builtins.str
+    """Digest of the extractor published with the public set that silos may or must use; empty for none."""
     @_builtins.property
     def labels(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Class names in the order of their index."""
@@ -199,6 +456,22 @@ class TaskDefinition(_message.Message):
     def privacy(self) -> _privacy_pb2.PrivacyDemand:
         """The least protection a ballot must have."""
 
+    @_builtins.property
+    def consensus(self) -> Global___ConsensusPolicy:
+        """How ballots become a consensus."""
+
+    @_builtins.property
+    def fedkt(self) -> Global___FedktPolicy:
+        """Present for FedKT only."""
+
+    @_builtins.property
+    def label_spaces(self) -> _containers.MessageMap[_builtins.str, Global___LabelSpace]:
+        """Classes by silo, where they know different ones; a silo that is not named knows all."""
+
+    @_builtins.property
+    def fedaux(self) -> Global___FedauxPolicy:
+        """Present for FEDAUX only."""
+
     def __init__(
         self,
         *,
@@ -207,17 +480,21 @@ class TaskDefinition(_message.Message):
         rows: _builtins.int = ...,
         labels: _abc.Iterable[_builtins.str] | None = ...,
         method: Global___Method.ValueType = ...,
-        rule: Global___ConsensusRule.ValueType = ...,
-        min_share_permille: _builtins.int = ...,
         rounds: Global___RoundPolicy | None = ...,
         local_steps: _builtins.int = ...,
         encoding: _ballot_pb2.Encoding.ValueType = ...,
         silos: _abc.Iterable[_builtins.str] | None = ...,
         privacy: _privacy_pb2.PrivacyDemand | None = ...,
+        consensus: Global___ConsensusPolicy | None = ...,
+        cross_fit: _builtins.int = ...,
+        fedkt: Global___FedktPolicy | None = ...,
+        label_spaces: _abc.Mapping[_builtins.str, Global___LabelSpace] | None = ...,
+        fedaux: Global___FedauxPolicy | None = ...,
+        extractor: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["privacy", b"privacy", "rounds", b"rounds"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["consensus", b"consensus", "fedaux", b"fedaux", "fedkt", b"fedkt", "privacy", b"privacy", "rounds", b"rounds"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["encoding", b"encoding", "labels", b"labels", "local_steps", b"local_steps", "method", b"method", "min_share_permille", b"min_share_permille", "name", b"name", "privacy", b"privacy", "public_set", b"public_set", "rounds", b"rounds", "rows", b"rows", "rule", b"rule", "silos", b"silos"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["consensus", b"consensus", "cross_fit", b"cross_fit", "encoding", b"encoding", "extractor", b"extractor", "fedaux", b"fedaux", "fedkt", b"fedkt", "label_spaces", b"label_spaces", "labels", b"labels", "local_steps", b"local_steps", "method", b"method", "name", b"name", "privacy", b"privacy", "public_set", b"public_set", "rounds", b"rounds", "rows", b"rows", "silos", b"silos"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -221,6 +221,10 @@ class PrepareRequest(_message.Message):
 
     DEFINITION_FIELD_NUMBER: _builtins.int
     PUBLIC_SET_FIELD_NUMBER: _builtins.int
+    EXTRACTOR_FIELD_NUMBER: _builtins.int
+    SILO_FIELD_NUMBER: _builtins.int
+    silo: _builtins.str
+    """The silo's name, as its certificate has it: a task may say which classes it knows."""
     @_builtins.property
     def definition(self) -> _task_pb2.TaskDefinition:
         """The definition; the trainer computes its digest itself."""
@@ -229,15 +233,21 @@ class PrepareRequest(_message.Message):
     def public_set(self) -> _registry_pb2.PublicSet:
         """The public set; its file lies in the exchange folder and is verified by the trainer."""
 
+    @_builtins.property
+    def extractor(self) -> _registry_pb2.Extractor:
+        """The task's extractor, if it names one; its file lies in the exchange folder and is verified too."""
+
     def __init__(
         self,
         *,
         definition: _task_pb2.TaskDefinition | None = ...,
         public_set: _registry_pb2.PublicSet | None = ...,
+        extractor: _registry_pb2.Extractor | None = ...,
+        silo: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["definition", b"definition", "public_set", b"public_set"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["definition", b"definition", "extractor", b"extractor", "public_set", b"public_set"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["definition", b"definition", "public_set", b"public_set"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["definition", b"definition", "extractor", b"extractor", "public_set", b"public_set", "silo", b"silo"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,0 +1,1 @@
+"""Feature extractors trained on a public set alone: the only models that travel, and only downwards."""
