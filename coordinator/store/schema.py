@@ -113,6 +113,17 @@ public_sets = Table(
     UniqueConstraint("name", "digest"),
 )
 
+extractors = Table(
+    "extractors",
+    metadata,
+    Column("digest", String(64), primary_key=True),
+    Column("public_set", String(64), nullable=False),
+    Column("kind", String(32), nullable=False),
+    Column("dimensions", Integer, nullable=False),
+    Column("size_bytes", BigInteger, nullable=False),
+    Column("added_at", Instant, nullable=False),
+)
+
 tasks = Table(
     "tasks",
     metadata,
@@ -143,6 +154,7 @@ rounds = Table(
     Column("consensus_bytes", BigInteger),
     Column("changed_rows", BigInteger),
     Column("abstained_rows", BigInteger),
+    Column("agreement", JSON(none_as_null=True)),
 )
 
 ballots = Table(
