@@ -36,7 +36,8 @@ test: $(VENV)/.dev $(VENV)/sslyze/.done ## Every test that needs nothing but Pyt
 	$(BIN)/python -m pytest
 
 test-system: $(VENV)/.dev ## Tests against programs of the system; installs them with apt (Debian, as root)
-	@command -v tinyproxy >/dev/null || { apt-get update -qq && apt-get install -qq --yes --no-install-recommends tinyproxy; }
+	@command -v tinyproxy >/dev/null && command -v promtool >/dev/null \
+		|| { apt-get update -qq && apt-get install -qq --yes --no-install-recommends tinyproxy prometheus; }
 	$(BIN)/python -m pytest tests/system
 
 lint: $(VENV)/.dev ## ruff, mypy --strict, import contracts, buf lint, fresh stubs

@@ -3,14 +3,37 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
 
 from coordinator.bell import Bell
+from coordinator.consensus import labels_for
 from coordinator.store import Store
 from coordinator.store.records import ClosedRound, MemberStatus, TaskRecord
 from coordinator.store_thread import StoreThread
 from coordinator.translation import task_message
+from wire.ballot import ABSTAIN, BallotShape, Encoding, digest, pack
 from wire.consilium.v1 import task_pb2
 from wire.errors import SILO_REVOKED, SILO_SUSPENDED, Refusal
+
+View = tuple[ClosedRound, bytes]
+"""A consensus as someone sees it: its header and its bits, packed as INDEX."""
+
+
+@dataclass
+class _Published:
+    """A consensus as it is stored, and what was made of it for those who know the same classes."""
+
+    task: str
+    closed: ClosedRound
+    payload: bytes
+    views: dict[tuple[int, ...], View] = field(default_factory=dict)
+
+    def is_round(self, task: str, number: int) -> bool:
+        """True if it is that task's and that round's."""
+        return (self.task, self.closed.number) == (task, number)
 
 
 class Board:
@@ -25,7 +48,7 @@ class Board:
         self._notices: list[tuple[TaskRecord, task_pb2.TaskState]] = []
         self._standing: dict[str, MemberStatus] = {}
         self._fetching = asyncio.Lock()
-        self._fetched: tuple[str, ClosedRound, bytes] | None = None
+        self._fetched: _Published | None = None
 
     async def notices(self, silo: str, after_revision: int) -> list[task_pb2.TaskState]:
         """What `silo` has not heard of since `after_revision`."""
@@ -65,11 +88,37 @@ class Board:
                 return record
         return await self._in_store(self._store.tasks.get, name)
 
-    async def consensus(self, name: str, number: int) -> tuple[ClosedRound, bytes]:
-        """The consensus of a round, 0 for the latest. The last one read is kept: all silos want the same."""
+    async def consensus(self, task: TaskRecord, number: int, known: tuple[int, ...]) -> View:
+        """The consensus of a round, 0 for the latest, as one sees it who knows the classes `known`.
+
+        The last one read is kept, and its views: all silos want the same, and many know the same.
+        """
         async with self._fetching:
             held = self._fetched
-            if held is None or (held[0], held[1].number) != (name, number):
-                closed, payload = await self._in_store(self._store.tasks.consensus, name, number)
-                held = self._fetched = (name, closed, payload)
-        return held[1], held[2]
+            if held is None or not held.is_round(task.name, number):
+                latest = await self._in_store(self._store.tasks.consensus, task.name, number)
+                if held is None or not held.is_round(task.name, latest[0].number):
+                    held = self._fetched = _Published(task.name, *latest)
+            if known not in held.views:
+                held.views[known] = await asyncio.to_thread(
+                    view, held.closed, held.payload, task.definition.consensus_shape, known
+                )
+        return held.views[known]
+
+
+def view(closed: ClosedRound, payload: bytes, shape: BallotShape, known: Sequence[int]) -> View:
+    """What one who knows the classes `known` is given of a stored consensus.
+
+    Who knows all gets an INDEX consensus as it is stored, bit by bit.
+    """
+    if shape.encoding is Encoding.INDEX and len(known) == shape.classes:
+        return closed, payload
+    labels = labels_for(payload, shape, known)
+    seen = pack(labels, shape.as_index())
+    header = replace(
+        closed,
+        digest=digest(seen),
+        size_bytes=len(seen),
+        abstained_rows=int(np.count_nonzero(labels == ABSTAIN)),
+    )
+    return header, seen

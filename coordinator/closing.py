@@ -76,6 +76,7 @@ def count(store: Store, task: TaskRecord, number: int, bits: Bits) -> Consensus:
         abstained_rows=outcome.abstained_rows,
         ballots=outcome.ballots,
         release=outcome.release,
+        agreement=outcome.agreement,
     )
 
 

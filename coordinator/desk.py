@@ -16,7 +16,7 @@ from coordinator.rotation import Authorities
 from coordinator.settings import CoordinatorSettings
 from coordinator.store import Store
 from coordinator.store_thread import StoreThread
-from wire.public_file import PublicSetFolder
+from wire.public_file import ExtractorFolder, PublicSetFolder
 from wire.receipts import Signer
 
 
@@ -29,6 +29,7 @@ class Desk:
     store: Store
     in_store: StoreThread
     folder: PublicSetFolder
+    extractors: ExtractorFolder
     news: News
     conductor: Conductor
     board: Board

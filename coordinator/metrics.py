@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Iterable
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from coordinator.store.records import SiloRecord
+from coordinator.store.records import SiloRecord, TaskAgreement
 from wire import __version__
 from wire.errors import Refusal
+
+_REMEMBERED = timedelta(days=1)
+"""How long a finished task's agreement is shown: methods of one round are finished as soon as there is any."""
 
 
 class Metrics:
@@ -164,4 +167,38 @@ class SiloCollector(Collector):
                 "When the newest certificate of a silo expires.",
                 labels=["silo"],
             ),
+        )
+
+
+class AgreementCollector(Collector):
+    """How far silos agree with the latest consensus, read from the store: every replica shows the same."""
+
+    def __init__(
+        self, read: Callable[[datetime], Iterable[TaskAgreement]], clock: Callable[[], datetime]
+    ) -> None:
+        self._read = read
+        self._clock = clock
+
+    def describe(self) -> Iterable[Metric]:
+        """The family without samples, so that registering does not touch the store."""
+        return (self._family(),)
+
+    def collect(self) -> Iterable[Metric]:
+        """One sample per task and silo that has been compared in at least one row."""
+        family = self._family()
+        try:
+            tasks = list(self._read(self._clock() - _REMEMBERED))
+        except Refusal:
+            tasks = []
+        for task in tasks:
+            for silo, rows in task.silos.items():
+                if rows.compared:
+                    family.add_metric([task.task, silo], rows.same / rows.compared)
+        return (family,)
+
+    def _family(self) -> GaugeMetricFamily:
+        return GaugeMetricFamily(
+            "consilium_silo_agreement_ratio",
+            "Share of a silo's votes in the latest round that the consensus confirms.",
+            labels=["task", "silo"],
         )

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final, cast
 from pydantic import BaseModel, ConfigDict, Field
 
 from wire.errors import RATE_LIMITED, STREAM_REPLACED, TOO_MANY_CALLS, Refusal
+from wire.extractor_file import MAX_BYTES
 from wire.task import Seconds
 
 Clock = Callable[[], float]
@@ -52,6 +53,8 @@ class Limits(_Frozen):
     """How long an upload may pause, and how often a quiet connection is asked for a sign of life."""
     handshake: Seconds = 20.0
     """How long a TLS handshake may take."""
+    extractor_bytes: Annotated[int, Field(ge=1, le=MAX_BYTES)] = 64 << 20
+    """Size of an extractor at most."""
 
 
 LOG_LINES: Final = Rate(per_second=1, burst=100)

@@ -25,7 +25,7 @@ from coordinator.conductor import Conductor
 from coordinator.credentials import Credentials
 from coordinator.desk import Desk
 from coordinator.gate import ENROLMENT_TABLE, SERVICE_TABLE, Admitted, Gate
-from coordinator.metrics import Metrics, SiloCollector
+from coordinator.metrics import AgreementCollector, Metrics, SiloCollector
 from coordinator.news import News
 from coordinator.rate_limit import LOG_LINES, Buckets, Turnstile
 from coordinator.rotation import Authorities
@@ -48,7 +48,7 @@ from wire.consilium.v1 import (
 from wire.errors import ConfigurationError
 from wire.grpc_log import HandshakeLog, HandshakeRefusal, handshakes_are_logged
 from wire.identity import Identity
-from wire.public_file import PublicSetFolder
+from wire.public_file import ExtractorFolder, PublicSetFolder
 
 log = structlog.get_logger()
 
@@ -67,6 +67,7 @@ async def serve(home: CoordinatorHome) -> None:
         log.warning("handshakes_not_counted", hint="GRPC_VERBOSITY hides refused handshakes")
     desk = build_desk(home, settings, metrics)
     registry.register(SiloCollector(desk.store.silos.all, desk.clock))
+    registry.register(AgreementCollector(desk.store.tasks.agreements, desk.clock))
     lines = Buckets(LOG_LINES, time.monotonic)
     with HandshakeLog(lambda reason: _count_handshake(metrics, lines, reason)):
         limits = settings.limits
@@ -131,10 +132,11 @@ def build_desk(home: CoordinatorHome, settings: CoordinatorSettings, metrics: Me
         )
     signer = credentials.signer
     store.signers.keep(signer.fingerprint, signer.certificate_pem.decode())
-    folder = PublicSetFolder(home.public_sets)
-    # Another replica may be receiving a set into the same folder.
-    folder.discard_unfinished(clock() - _UPLOAD_PATIENCE if store.shared else None)
-    _check_content(store, folder)
+    folder, extractors = PublicSetFolder(home.public_sets), ExtractorFolder(home.extractors)
+    for uploads in (folder, extractors):
+        # Another replica may be receiving a file into the same folder.
+        uploads.discard_unfinished(clock() - _UPLOAD_PATIENCE if store.shared else None)
+    _check_content(store, folder, extractors)
     in_store = StoreThread(shared=store.shared)
     news = News(store, in_store)
     return Desk(
@@ -143,6 +145,7 @@ def build_desk(home: CoordinatorHome, settings: CoordinatorSettings, metrics: Me
         store=store,
         in_store=in_store,
         folder=folder,
+        extractors=extractors,
         news=news,
         conductor=Conductor(store, in_store, news, clock, metrics),
         board=Board(store, in_store, news.tasks),
@@ -151,8 +154,8 @@ def build_desk(home: CoordinatorHome, settings: CoordinatorSettings, metrics: Me
     )
 
 
-def _check_content(store: Store, folder: PublicSetFolder) -> None:
-    """Says which public sets this replica cannot hand out; silos that ask get CONTENT_MISSING."""
+def _check_content(store: Store, folder: PublicSetFolder, extractors: ExtractorFolder) -> None:
+    """Says which public files this replica cannot hand out; silos that ask get CONTENT_MISSING."""
     for held in store.public_sets.all():
         if not folder.has(held.digest):
             log.error(
@@ -161,6 +164,14 @@ def _check_content(store: Store, folder: PublicSetFolder) -> None:
                 version=held.version,
                 digest=held.digest,
                 hint="Mount the shared folder of public sets, or publish the same file again.",
+            )
+    for trained in store.extractors.all():
+        if not extractors.has(trained.digest):
+            log.error(
+                "extractor_missing",
+                digest=trained.digest,
+                public_set=trained.public_set,
+                hint="Mount the shared folder of extractors, or publish the same file again.",
             )
 
 

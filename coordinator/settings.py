@@ -59,7 +59,7 @@ class CoordinatorSettings(BaseModel):
 
 @dataclass(frozen=True)
 class CoordinatorHome:
-    """The coordinator's folder: settings, authority, server certificate, database, public sets."""
+    """The coordinator's folder: settings, authority, server certificate, database, public files."""
 
     root: Path
 
@@ -87,6 +87,11 @@ class CoordinatorHome:
     def public_sets(self) -> Path:
         """Content of the public sets, by digest."""
         return self.root / "public-sets"
+
+    @property
+    def extractors(self) -> Path:
+        """Content of the extractors, by digest."""
+        return self.root / "extractors"
 
     def settings(self) -> CoordinatorSettings:
         """The settings as they stand on disk."""

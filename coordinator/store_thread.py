@@ -40,6 +40,10 @@ class StoreThread:
         future = self._pool.submit(_persist, lambda: call(*args, **kwargs))
         return await asyncio.shield(asyncio.wrap_future(future))
 
+    def from_thread(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """The same for one who waits in a thread of their own, never in one of these."""
+        return self._pool.submit(_persist, lambda: call(*args, **kwargs)).result()
+
     def close(self) -> None:
         """Waits for what has begun."""
         self._pool.shutdown(wait=True)

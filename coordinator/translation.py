@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from coordinator.consensus import Agreement
 from coordinator.consensus.party_noise import PartyEntry
 from coordinator.store.records import (
     AdminRecord,
     BallotRecord,
     ClosedRound,
+    ExtractorRecord,
     MemberStatus,
     PublicSetRecord,
     SiloDeclaration,
@@ -121,6 +124,18 @@ def public_set_message(record: PublicSetRecord) -> registry_pb2.PublicSet:
     )
 
 
+def extractor_message(record: ExtractorRecord) -> registry_pb2.Extractor:
+    """An extractor."""
+    return registry_pb2.Extractor(
+        digest=record.digest,
+        public_set=record.public_set,
+        kind=record.kind,
+        dimensions=record.dimensions,
+        size_bytes=record.size_bytes,
+        added_at=timestamp(record.added_at),
+    )
+
+
 def consensus_header(task: str, closed: ClosedRound) -> ballot_pb2.ConsensusHeader:
     """A consensus without its bits."""
     return ballot_pb2.ConsensusHeader(
@@ -168,7 +183,16 @@ def history_message(task: str, closed: ClosedRound) -> admin_pb2.ClosedRound:
         closed_at=timestamp(closed.closed_at),
         closed_by=str(closed.closed_by),
         voted=closed.voted,
+        agreement=agreement_messages(closed.agreement),
     )
+
+
+def agreement_messages(agreement: Mapping[str, Agreement]) -> list[admin_pb2.SiloAgreement]:
+    """How far each silo agrees, by name."""
+    return [
+        admin_pb2.SiloAgreement(silo=silo, compared_rows=rows.compared, agreeing_rows=rows.same)
+        for silo, rows in sorted(agreement.items())
+    ]
 
 
 def declaration_message(declared: SiloDeclaration) -> admin_pb2.SiloDeclaration:

@@ -11,6 +11,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
+from experiments.papers import EXPERIMENTS, find
 from wire.errors import ConfigurationError
 from wire.terminal import console
 
@@ -23,12 +24,16 @@ NameT = TypeVar("NameT", bound=StrEnum)
 
 Data = Annotated[
     Path | None,
-    typer.Option(help="Folder of data sets: adult/adult.csv.gz, fashion-mnist/*-ubyte.gz."),
+    typer.Option(help="Folder of data sets, one folder each: adult/adult.csv.gz and so on."),
 ]
 Out = Annotated[
     Path, typer.Option(help="Folder for CSV, Markdown and plot; a run that stopped goes on there.")
 ]
 Quick = Annotated[bool, typer.Option("--quick", help="A first look: few seeds, few values of ε.")]
+Look = Annotated[
+    bool, typer.Option("--quick", help="A first look: smaller, into files of its own.")
+]
+Seeds = Annotated[int, typer.Option(help="Splits to average over.", min=1)]
 Workers = Annotated[int | None, typer.Option(help="Processes; default one per core.", min=1)]
 Dataset = Annotated[
     str, typer.Option(help="digits, breast-cancer, adult, adult-lean or fashion-mnist.")
@@ -140,6 +145,65 @@ def vulnerability(
     table = Table(out / "vulnerability.csv", attacked.Cell, attacked.Result)
     work = partial(attacked.measure, folder=data)
     _run(table, wanted, work, workers, partial(vulnerability_report.write, out=out))
+
+
+def _conduct(
+    name: str, data: Path | None, seeds: int, quick: bool, out: Path, workers: int | None
+) -> int:
+    from experiments.papers.running import conduct
+
+    return conduct(
+        find(name), console, seeds=seeds, quick=quick, folder=data, out=out, workers=workers
+    )
+
+
+def _offer(name: str, what: str) -> None:
+    @experiment.command(name, help=what)
+    def _table(
+        data: Data = None,
+        seeds: Seeds = 3,
+        quick: Look = False,
+        out: Out = Path("experiment-report"),
+        workers: Workers = None,
+    ) -> None:
+        failed = _conduct(name, data, seeds, quick, out, workers)
+        if failed:
+            console.print(f"{failed} runs failed; the same command tries them again.")
+            raise typer.Exit(1)
+
+
+for _name, _what in EXPERIMENTS.items():
+    _offer(_name, _what)
+
+
+@experiment.command("papers")
+def papers(
+    data: Data = None,
+    seeds: Seeds = 3,
+    quick: Look = False,
+    out: Out = Path("experiment-report"),
+    workers: Workers = None,
+) -> None:
+    """Every table of the papers, one after the other; hours."""
+    failed = {name: _conduct(name, data, seeds, quick, out, workers) for name in EXPERIMENTS}
+    if any(failed.values()):
+        names = ", ".join(name for name, count in failed.items() if count)
+        console.print(f"Runs of {names} failed; the same command tries them again.")
+        raise typer.Exit(1)
+
+
+@experiment.command("results")
+def results(
+    source: Annotated[Path, typer.Option("--from", help="Folder the experiments wrote to.")] = Path(
+        "experiment-report"
+    ),
+    docs: Annotated[Path, typer.Option("--to", help="Folder of the documents.")] = Path("docs"),
+) -> None:
+    """Gathers finished tables into docs/results and lists every target in docs/results.md."""
+    from experiments.papers.results import gather
+
+    index, found = gather(EXPERIMENTS, find, source, docs)
+    console.print(f"{index}: {', '.join(found) or 'nothing new'}")
 
 
 def _run(

@@ -1,25 +1,21 @@
 """Data sets of the experiments, dealt out to silos: a public set, private rows, rows for the test.
 
-Two come with scikit-learn; the others are read from the folder `--data` names, one folder per data set:
-
-    DIR/adult/adult.csv.gz              columns of the UCI set, `income` and `split`; ? where a value is missing
-    DIR/fashion-mnist/*-ubyte.gz        the four official files
-
-No row of any of them is part of this repository. The encoding of a row depends on no other row.
+Two come with scikit-learn; the others are read from the folder `--data` names, one folder per data set, as
+their publishers call the files (`FILES`). No row of any of them is part of this repository. The encoding of a
+row depends on no other row.
 """
 
 from __future__ import annotations
 
-import gzip
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
-from sklearn.datasets import load_breast_cancer, load_digits
 
+from experiments import data_images, data_tables
+from experiments.data_files import brought
 from silo_agent.models.protocol import Features, Labelled, Labels
 from wire.errors import ConfigurationError
 
@@ -35,6 +31,8 @@ class Dataset:
     classes: int
     reserved: int = 0
     """So many of the last rows are the publisher's test rows: used for nothing else."""
+    patients: Numbers | None = field(default=None, repr=False)
+    """(n,) whose row it is, where one patient has several: they all go to one place."""
 
 
 @dataclass(frozen=True)
@@ -46,8 +44,11 @@ class Sizes:
     """Rows per silo."""
     public: int
     test: int
-    alpha: float | None = None
-    """Dirichlet concentration of every class over the silos; None deals rows out evenly."""
+    alpha: float | tuple[float, ...] | None = None
+    """Dirichlet concentration of every class over the silos; None deals rows out evenly.
+
+    With several, the private rows are cut into as many equal parts, and each is dealt out with its own.
+    """
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,6 +61,8 @@ class Deal:
     """Labels of the public rows. Nobody in a federation has them: they only score."""
     test: Labelled = field(repr=False)
     classes: int
+    patients: tuple[Numbers, ...] | None = field(default=None, repr=False)
+    """Per silo, whose each private row is; None if every row is somebody else's."""
 
 
 DEFAULT_SIZES = {
@@ -75,8 +78,18 @@ About as many public rows as a silo has: a learner that is fitted on D ∪ P cou
 the size of D drowns it. On Adult a first run with 2000 had shown it; 500, 2000 and 8000 were then compared on the
 publisher's training rows only, with other seeds.
 """
-BROUGHT = frozenset({"adult", "adult-lean", "fashion-mnist"})
-"""Data sets that are read from a folder of the person's."""
+FILES = {
+    "adult": ("adult", ("adult.csv.gz",)),
+    "adult-lean": ("adult", ("adult.csv.gz",)),
+    "mushroom": ("mushroom", ("mushrooms.csv.gz",)),
+    "wine": ("wine-quality", ("winequality.csv.gz",)),
+    "covertype": ("covertype", ("covtype.npz",)),
+    "fashion-mnist": ("fashion-mnist", data_images.IDX_FILES),
+    "mnist": ("mnist", data_images.IDX_FILES),
+    "chest-xray": ("chest-xray-pneumonia", ("chest_xray_56x56_mosaic.png", "meta.csv.gz")),
+}
+"""Data sets that are read from a folder of the person's: which folder in it, and its files."""
+BROUGHT = frozenset(FILES)
 
 _FEWEST = 10
 """Rows below which a silo's Dirichlet share is drawn again: a hospital with a handful takes no part."""
@@ -84,22 +97,24 @@ _FEWEST = 10
 
 def require(name: str, folder: Path | None) -> None:
     """ConfigurationError unless what the data set is read from is there."""
-    if name.startswith("adult"):
-        _file(folder, "adult", "adult.csv.gz")
-    elif name == "fashion-mnist":
-        for part in ("train", "t10k"):
-            _file(folder, name, f"{part}-images-idx3-ubyte.gz")
-            _file(folder, name, f"{part}-labels-idx1-ubyte.gz")
+    place, files = FILES.get(name, ("", ()))
+    for file in files:
+        brought(folder, place, file)
 
 
 def load(name: str, folder: Path | None = None) -> Dataset:
     """A data set by name; `folder` is needed by those that scikit-learn does not bring along."""
     readers: dict[str, Callable[[], Dataset]] = {
-        "digits": _digits,
-        "breast-cancer": _breast_cancer,
-        "adult": lambda: _adult(folder, "adult"),
-        "adult-lean": lambda: _adult(folder, "adult-lean", "education"),
-        "fashion-mnist": lambda: _fashion(folder),
+        "digits": lambda: Dataset(name, data_images.digits(), 10),
+        "breast-cancer": lambda: Dataset(name, data_tables.breast_cancer(), 2),
+        "adult": lambda: _adult(name, folder),
+        "adult-lean": lambda: _adult(name, folder, "education"),
+        "mushroom": lambda: Dataset(name, data_tables.mushroom(folder), 2),
+        "wine": lambda: Dataset(name, data_tables.wine(folder), 2),
+        "covertype": lambda: Dataset(name, data_tables.covertype(folder), 7),
+        "fashion-mnist": lambda: _mnist_like(name, folder),
+        "mnist": lambda: _mnist_like(name, folder),
+        "chest-xray": lambda: _chest_xray(name, folder),
     }
     if name not in readers:
         raise ConfigurationError(
@@ -109,10 +124,13 @@ def load(name: str, folder: Path | None = None) -> Dataset:
 
 
 def deal(dataset: Dataset, sizes: Sizes, seed: int) -> Deal:
-    """Rows drawn without replacement: test (of the reserved rows, if any are), then U, then the silos'."""
+    """Rows drawn without replacement: test (of the reserved rows, if any are), then U, then the silos'.
+
+    Where patients have several rows, parts end with a patient and are a few rows larger or smaller.
+    """
     draw = np.random.default_rng(seed)
     free = len(dataset.rows) - dataset.reserved
-    order = draw.permutation(free)
+    order = _shuffled(free, dataset.patients, draw)
     test = order[: sizes.test]
     if dataset.reserved:
         test = free + draw.permutation(dataset.reserved)[: sizes.test]
@@ -125,19 +143,23 @@ def deal(dataset: Dataset, sizes: Sizes, seed: int) -> Deal:
             f"{sizes.private} private, {sizes.public} public and {sizes.test} test rows are too many.",
             "Lower --rows-per-silo, --silos, --public-rows or --test-rows.",
         )
-    public, private = np.split(order[:needed], [sizes.public])
-    shares = (
-        np.array_split(private, sizes.silos)
-        if sizes.alpha is None
-        else _by_label(private, dataset.rows.labels, sizes.silos, sizes.alpha, draw)
-    )
-    held = _taken(dataset.rows, public)
+    public, private = _cut(order[:needed], [sizes.public], dataset.patients)
+    match sizes.alpha:
+        case None:
+            ends = [len(part) for part in np.array_split(private, sizes.silos)[:-1]]
+            shares = _cut(private, [int(end) for end in np.cumsum(ends)], dataset.patients)
+        case alpha:
+            alphas = alpha if isinstance(alpha, tuple) else (alpha,)
+            shares = _by_label(private, dataset.rows.labels, sizes.silos, alphas, draw)
+    held = dataset.rows[public]
+    whose = dataset.patients
     return Deal(
-        private=tuple(_taken(dataset.rows, share) for share in shares),
+        private=tuple(dataset.rows[share] for share in shares),
         public=held.features,
         hidden=held.labels,
-        test=_taken(dataset.rows, test),
+        test=dataset.rows[test],
         classes=dataset.classes,
+        patients=None if whose is None else tuple(whose[share] for share in shares),
     )
 
 
@@ -149,82 +171,62 @@ def pooled(parts: tuple[Labelled, ...]) -> Labelled:
     )
 
 
+def _shuffled(count: int, patients: Numbers | None, draw: np.random.Generator) -> Numbers:
+    """Numbers below `count` in random order, a patient's side by side."""
+    if patients is None:
+        return draw.permutation(count)
+    _, units = np.unique(patients[:count], return_inverse=True)
+    places = draw.permutation(int(units.max()) + 1)
+    return np.argsort(places[units], kind="stable")
+
+
+def _cut(rows: Numbers, ends: list[int], patients: Numbers | None) -> list[Numbers]:
+    """`rows` split at `ends`, each moved to where the next patient begins."""
+    if patients is not None:
+        whose = patients[rows]
+        first = np.flatnonzero(np.concatenate([[True], whose[1:] != whose[:-1]]))
+        following = np.append(first, len(rows))
+        ends = [int(following[np.searchsorted(following, end)]) for end in ends]
+    return np.split(rows, ends)
+
+
 def _by_label(
-    rows: Numbers, labels: Labels, silos: int, alpha: float, draw: np.random.Generator
+    rows: Numbers,
+    labels: Labels,
+    silos: int,
+    alphas: tuple[float, ...],
+    draw: np.random.Generator,
 ) -> list[Numbers]:
-    """Every class is split among the silos in proportions of its own, Dirichlet(alpha)."""
+    """Every class of every part is split among the silos in proportions of its own, Dirichlet(alpha)."""
     for _ in range(1000):
         shares: list[list[Numbers]] = [[] for _ in range(silos)]
-        for label in np.unique(labels[rows]):
-            of_label = rows[labels[rows] == label]
-            proportions = draw.dirichlet(np.full(silos, alpha))
-            cuts = np.floor(np.cumsum(proportions)[:-1] * len(of_label)).astype(np.int64)
-            for share, part in zip(shares, np.split(of_label, cuts), strict=True):
-                share.append(part)
+        for part, alpha in zip(np.array_split(rows, len(alphas)), alphas, strict=True):
+            for label in np.unique(labels[part]):
+                of_label = part[labels[part] == label]
+                proportions = draw.dirichlet(np.full(silos, alpha))
+                cuts = np.floor(np.cumsum(proportions)[:-1] * len(of_label)).astype(np.int64)
+                for share, piece in zip(shares, np.split(of_label, cuts), strict=True):
+                    share.append(piece)
         whole = [np.concatenate(share) for share in shares]
         if min(len(share) for share in whole) >= _FEWEST:
             return whole
+    shown = ", ".join(f"{alpha:g}" for alpha in alphas)
     raise ConfigurationError(
-        f"Dirichlet({alpha:g}) keeps leaving one of {silos} silos with fewer than {_FEWEST} rows.",
+        f"Dirichlet({shown}) keeps leaving one of {silos} silos with fewer than {_FEWEST} rows.",
         "Raise --alpha or --rows-per-silo.",
     )
 
 
-def _taken(rows: Labelled, numbers: Numbers) -> Labelled:
-    return Labelled(rows.features[numbers], rows.labels[numbers])
+def _adult(name: str, folder: Path | None, *left_out: str) -> Dataset:
+    rows, reserved = data_tables.adult(folder, *left_out)
+    return Dataset(name, rows, 2, reserved)
 
 
-def _digits() -> Dataset:
-    features, labels = load_digits(return_X_y=True)
-    return Dataset("digits", Labelled(features / 16, labels.astype(np.int64)), 10)
+def _mnist_like(name: str, folder: Path | None) -> Dataset:
+    rows, reserved = data_images.mnist_like(folder, name)
+    return Dataset(name, rows, 10, reserved)
 
 
-def _breast_cancer() -> Dataset:
-    features, labels = load_breast_cancer(return_X_y=True)
-    return Dataset("breast-cancer", Labelled(features, labels.astype(np.int64)), 2)
-
-
-def _adult(folder: Path | None, name: str, *left_out: str) -> Dataset:
-    """Numbers as they are, one column per category of the published code book; `fnlwgt` is no feature.
-
-    `education` says in words what `education-num` says; without it a linear model of few rows overfits less.
-    """
-    frame = pd.read_csv(_file(folder, "adult", "adult.csv.gz"), na_values="?")
-    # As the publisher has it: training rows first.
-    frame = frame.sort_values("split", ascending=False, kind="stable")
-    labels = np.asarray(frame["income"] == ">50K", dtype=np.int64)
-    columns = frame.drop(columns=["income", "split", "fnlwgt", *left_out])
-    features = pd.get_dummies(columns, dtype=np.float64).to_numpy(dtype=np.float64)
-    return Dataset(name, Labelled(features, labels), 2, int((frame["split"] == "test").sum()))
-
-
-def _fashion(folder: Path | None) -> Dataset:
-    """Pixels from 0 to 1."""
-    images, labels = [], []
-    for part in ("train", "t10k"):
-        pixels = gzip.decompress(
-            _file(folder, "fashion-mnist", f"{part}-images-idx3-ubyte.gz").read_bytes()
-        )
-        classes = gzip.decompress(
-            _file(folder, "fashion-mnist", f"{part}-labels-idx1-ubyte.gz").read_bytes()
-        )
-        images.append(np.frombuffer(pixels, np.uint8, offset=16).reshape(-1, 28 * 28))
-        labels.append(np.frombuffer(classes, np.uint8, offset=8))
-    rows = Labelled(
-        np.concatenate(images).astype(np.float32) / 255, np.concatenate(labels).astype(np.int64)
-    )
-    return Dataset("fashion-mnist", rows, 10, reserved=len(labels[-1]))
-
-
-def _file(folder: Path | None, dataset: str, name: str) -> Path:
-    if folder is None:
-        raise ConfigurationError(
-            f"The data set {dataset} does not come with Consilium.",
-            f"Name the folder that holds {dataset}/{name} with --data.",
-        )
-    path = folder / dataset / name
-    if not path.is_file():
-        raise ConfigurationError(
-            f"{path} is not there.", f"--data must name a folder that holds {dataset}/{name}."
-        )
-    return path
+def _chest_xray(name: str, folder: Path | None) -> Dataset:
+    rows, reserved, patients = data_images.chest_xray(folder)
+    return Dataset(name, rows, 2, reserved, patients)

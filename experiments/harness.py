@@ -55,7 +55,11 @@ class Table(Generic[CellT, ResultT]):
 
     def append(self, cell: CellT, result: ResultT) -> None:
         """One more line, on disk when this returns."""
-        values = [_text(value) for part in (cell, result) for value in vars(part).values()]
+        values = [
+            _text(getattr(part, name))
+            for part, kind in ((cell, self.cell), (result, self.result))
+            for name in _names(kind)
+        ]
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("a+", newline="", encoding="utf-8") as file:
             lines = csv.writer(file, lineterminator="\n")

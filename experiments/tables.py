@@ -32,9 +32,9 @@ _STYLE: dict[Any, Any] = {
 }
 
 
-def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table; the first column is text, the others are numbers."""
-    rule = ["---", *["---:"] * (len(header) - 1)]
+def markdown(header: Sequence[str], rows: Sequence[Sequence[str]], words: int = 1) -> str:
+    """A table; the first columns, `words` of them, are text, the others are numbers."""
+    rule = [*["---"] * words, *["---:"] * (len(header) - words)]
     return "\n".join("| " + " | ".join(line) + " |" for line in (header, rule, *rows)) + "\n"
 
 

@@ -16,6 +16,7 @@ from silo_agent.audit import AuditLog
 from silo_agent.backoff import Backoff
 from silo_agent.clock import ComparedClock
 from silo_agent.coordinator_link import CoordinatorLink
+from silo_agent.downloads import Exchange
 from silo_agent.metrics import AgentMetrics
 from silo_agent.renewal import Renewal
 from silo_agent.together import together
@@ -35,7 +36,6 @@ from wire.errors import (
     ConsiliumError,
     Refusal,
 )
-from wire.public_file import PublicSetFolder
 
 log = structlog.get_logger()
 
@@ -66,7 +66,7 @@ class Agent:
         self,
         link: CoordinatorLink,
         trainer: TrainerLink,
-        public_sets: PublicSetFolder,
+        exchange: Exchange,
         audit: AuditLog,
         metrics: AgentMetrics,
         instance: str,
@@ -76,7 +76,7 @@ class Agent:
     ) -> None:
         self._link = link
         self._trainer = trainer
-        self._public_sets = public_sets
+        self._exchange = exchange
         self._audit = audit
         self._metrics = metrics
         self._instance = instance
@@ -140,7 +140,7 @@ class Agent:
                 name = state.definition.name
                 if name not in self._workers:
                     worker = TaskWorker(
-                        self._link, self._trainer, self._public_sets, self._audit, self._metrics
+                        self._link, self._trainer, self._exchange, self._audit, self._metrics
                     )
                     self._workers[name] = worker
                     self._work.append(asyncio.create_task(worker.run()))

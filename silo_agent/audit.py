@@ -13,8 +13,8 @@ from wire.chain import Link, append
 from wire.errors import AUDIT_BROKEN, ConfigurationError, Refusal
 
 _ANSWERS = (Kind.RECEIPT, Kind.REFUSAL)
-# As many as there are tasks and public sets, not as there are rounds: they may be kept in memory.
-_ONCE = (Kind.APPROVAL, Kind.PUBLIC_SET)
+# As many as there are tasks and public files, not as there are rounds: they may be kept in memory.
+_ONCE = (Kind.APPROVAL, Kind.PUBLIC_SET, Kind.EXTRACTOR)
 
 
 class AuditLog:

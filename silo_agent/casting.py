@@ -15,6 +15,7 @@ from wire.consilium.v1 import ballot_pb2
 from wire.crash_points import crash_point
 from wire.errors import (
     BALLOT_CONFLICT,
+    BALLOT_LABEL_SPACE,
     NOT_A_PARTICIPANT,
     PRIVACY_TOO_WEAK,
     RECEIPT_UNKNOWN,
@@ -28,7 +29,13 @@ log = structlog.get_logger()
 ACCEPTED = "accepted"
 # None of these gets better by trying again; the next round may. A paused task is another matter: its round
 # goes on when the task does.
-_FINAL = (ROUND_CLOSED, NOT_A_PARTICIPANT, BALLOT_CONFLICT, PRIVACY_TOO_WEAK)
+_FINAL = (
+    ROUND_CLOSED,
+    NOT_A_PARTICIPANT,
+    BALLOT_CONFLICT,
+    BALLOT_LABEL_SPACE,
+    PRIVACY_TOO_WEAK,
+)
 
 
 class BallotBox:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import grpc
 
@@ -19,11 +19,12 @@ from wire.consilium.v1 import ballot_pb2, identity_pb2, registry_pb2, rounds_pb2
 from wire.errors import CERTIFICATE_SUPERSEDED, CONTENT_CORRUPT, MESSAGE_MALFORMED, Refusal
 from wire.identity import IdentityFiles
 from wire.proxy import Proxy
-from wire.public_file import PublicSetFolder
+from wire.public_file import PublicFolder
 
 CALL_SECONDS = 60.0
 
 T = TypeVar("T")
+_Piece: TypeAlias = registry_pb2.FetchPublicSetResponse | registry_pb2.FetchExtractorResponse
 
 
 @dataclass(frozen=True)
@@ -183,16 +184,34 @@ class CoordinatorLink:
         )
         return response.public_set
 
-    async def download(self, public: registry_pb2.PublicSet, folder: PublicSetFolder) -> int:
-        """Fetches a public set into `folder`, going on where an earlier try was cut; bytes received."""
-        with folder.download(public.digest, public.size_bytes) as writer:
+    async def extractor(self, digest: str) -> registry_pb2.Extractor:
+        """What the registry says of an extractor."""
+        request = registry_pb2.GetExtractorRequest(digest=digest)
+        response = await self._call(
+            lambda line: line.registry.GetExtractor(request, timeout=CALL_SECONDS)
+        )
+        return response.extractor
+
+    async def download(
+        self, content: registry_pb2.PublicSet | registry_pb2.Extractor, folder: PublicFolder
+    ) -> int:
+        """Fetches a public file into `folder`, going on where an earlier try was cut; bytes received."""
+        digest = content.digest
+        with folder.download(digest, content.size_bytes) as writer:
             begun = writer.offset
 
+            def pieces(line: Line) -> AsyncIterable[_Piece]:
+                if isinstance(content, registry_pb2.Extractor):
+                    return line.registry.FetchExtractor(
+                        registry_pb2.FetchExtractorRequest(digest=digest, offset=writer.offset)
+                    )
+                return line.registry.FetchPublicSet(
+                    registry_pb2.FetchPublicSetRequest(digest=digest, offset=writer.offset)
+                )
+
             async def fetch(line: Line) -> int:
-                offset = writer.offset
-                request = registry_pb2.FetchPublicSetRequest(digest=public.digest, offset=offset)
-                async for chunk in line.registry.FetchPublicSet(request):
-                    writer.append(chunk.data, offset=chunk.offset, digest=chunk.chunk_digest)
+                async for piece in pieces(line):
+                    writer.append(piece.data, offset=piece.offset, digest=piece.chunk_digest)
                 return writer.offset - begun
 
             return await self._call(fetch)

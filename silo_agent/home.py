@@ -35,7 +35,7 @@ class SiloHome:
 
     @property
     def exchange(self) -> Path:
-        """The only folder both sides see: the trainer's socket and downloaded public sets."""
+        """The only folder both sides see: the trainer's socket and downloaded public files."""
         return self.root / "exchange"
 
     @property
@@ -47,6 +47,11 @@ class SiloHome:
     def public_sets(self) -> Path:
         """Downloaded public sets, by digest."""
         return self.exchange / "public-sets"
+
+    @property
+    def extractors(self) -> Path:
+        """Downloaded extractors, by digest."""
+        return self.exchange / "extractors"
 
     @property
     def trainer(self) -> Path:

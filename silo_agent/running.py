@@ -14,6 +14,7 @@ from silo_agent.agent import Agent, AgentOptions
 from silo_agent.audit import AuditLog
 from silo_agent.clock import ComparedClock
 from silo_agent.coordinator_link import CoordinatorLink
+from silo_agent.downloads import Exchange
 from silo_agent.home import SiloHome
 from silo_agent.instance import InstanceLock
 from silo_agent.metrics import AgentMetrics
@@ -25,7 +26,6 @@ from wire.errors import ConfigurationError
 from wire.files import discard_unfinished
 from wire.identity import IdentityFiles
 from wire.proxy import Proxy
-from wire.public_file import PublicSetFolder
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ async def run_agent(home: SiloHome, options: RunOptions) -> None:
     agent = Agent(
         link,
         trainer,
-        PublicSetFolder(home.public_sets),
+        Exchange.of(home),
         audit,
         metrics,
         lock.instance,

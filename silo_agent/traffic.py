@@ -17,6 +17,8 @@ class Kind(StrEnum):
     """The coordinator did not take a ballot: it came too late or never arrived."""
     CONSENSUS = "consensus"
     PUBLIC_SET = "public set"
+    EXTRACTOR = "extractor"
+    """What a task's public rows taught the coordinator's side; nothing of the kind ever leaves."""
     APPROVAL = "approval"
     """The hospital agreed to a task; its digest is that of the task."""
 

@@ -15,11 +15,12 @@ from silo_agent.audit import AuditLog
 from silo_agent.backoff import Backoff
 from silo_agent.casting import ACCEPTED, BallotBox
 from silo_agent.coordinator_link import CoordinatorLink
+from silo_agent.downloads import Downloads, Exchange
 from silo_agent.metrics import AgentMetrics
 from silo_agent.traffic import Direction, Kind
 from silo_agent.trainer_link import TrainerLink
 from wire.ballot import digest
-from wire.consilium.v1 import ballot_pb2, registry_pb2, rounds_pb2, task_pb2, trainer_pb2
+from wire.consilium.v1 import ballot_pb2, rounds_pb2, task_pb2, trainer_pb2
 from wire.crash_points import crash_point
 from wire.errors import (
     APPROVAL_NEEDED,
@@ -31,7 +32,6 @@ from wire.errors import (
     Refusal,
 )
 from wire.logs import harmless
-from wire.public_file import PublicSetFolder
 
 log = structlog.get_logger()
 
@@ -49,14 +49,14 @@ class TaskWorker:
         self,
         link: CoordinatorLink,
         trainer: TrainerLink,
-        public_sets: PublicSetFolder,
+        exchange: Exchange,
         audit: AuditLog,
         metrics: AgentMetrics,
     ) -> None:
         self._link = link
         self._trainer = trainer
-        self._public_sets = public_sets
         self._audit = audit
+        self._downloads = Downloads(link, exchange, audit, metrics)
         self._box = BallotBox(link, audit)
         self._metrics = metrics
         self._state = task_pb2.TaskState()
@@ -217,18 +217,18 @@ class TaskWorker:
         log.info("task_finished", task=state.definition.name, reason=state.reason)
 
     async def _prepare(self, state: task_pb2.TaskState) -> None:
-        """Has the task approved, fetches its public set and has the private data checked against it."""
+        """Has the task approved, fetches what it needs and has the private data checked against it."""
         if self._prepared == state.digest:
             return
         await self._propose(state)
-        public = await self._fetch_public_set(state)
+        public = await self._downloads.public_set(state.definition)
+        extractor = await self._downloads.extractor(state.definition)
         try:
             silo = self._link.identity.name
-            problems = await self._trainer.prepare(state.definition, public, silo)
+            problems = await self._trainer.prepare(state.definition, public, silo, extractor)
         except Refusal as refusal:
             if refusal.is_a(CONTENT_CORRUPT):
-                # Damaged since it was fetched: the next attempt fetches it anew.
-                self._public_sets.discard(public.digest)
+                await self._downloads.discard_damaged(state.definition)
             raise
         if problems:
             raise ConsiliumError(
@@ -243,29 +243,13 @@ class TaskWorker:
         try:
             accepted = await self._trainer.propose(state.definition)
         except Refusal as refusal:
-            known = self._public_sets.has(state.definition.public_set)
+            known = self._downloads.has_public_set(state.definition)
             if refusal.is_a(APPROVAL_NEEDED) and not known:
-                await self._fetch_public_set(state)
+                await self._downloads.public_set(state.definition)
             raise
         if not self._audit.has(Kind.APPROVAL, accepted):
             name = state.definition.name
             self._audit.record(Direction.HERE, Kind.APPROVAL, name, 0, 0, accepted)
-
-    async def _fetch_public_set(self, state: task_pb2.TaskState) -> registry_pb2.PublicSet:
-        """What the registry says of the public set, whose content is here afterwards."""
-        public = await self._link.public_set(state.definition.public_set)
-        missing = not self._public_sets.has(public.digest)
-        if missing:
-            size = await self._link.download(public, self._public_sets)
-            crash_point("public-set-fetched")
-            self._metrics.bytes.labels("in", "public_set").inc(size)
-        # An agent killed before this line finds the set, but no record of how it came.
-        if missing or not self._audit.has(Kind.PUBLIC_SET, public.digest):
-            whole = public.size_bytes
-            self._audit.record(
-                Direction.IN, Kind.PUBLIC_SET, state.definition.name, 0, whole, public.digest
-            )
-        return public
 
     async def _latest_consensus(
         self, state: task_pb2.TaskState

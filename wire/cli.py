@@ -66,9 +66,16 @@ _ORDER = (
     "audit",
     "agent",
     "privacy",
+    "student",
     "experiment",
 )
-_EXTRAS = {"agent.private": "trainer", "privacy": "trainer", "demo": "demo", "experiment": "all"}
+_EXTRAS = {
+    "agent.private": "trainer",
+    "privacy": "trainer",
+    "student": "trainer",
+    "demo": "demo",
+    "experiment": "all",
+}
 
 
 def _parent(point: EntryPoint) -> str:

@@ -283,6 +283,12 @@ PUBLIC_SET_INVALID = _fault(
     "{path} cannot be a public set: {why}.",
     "{fix}",
 )
+EXTRACTOR_INVALID = _fault(
+    "EXTRACTOR_INVALID",
+    _S.INVALID_ARGUMENT,
+    "The extractor cannot be used: {why}.",
+    "Train one on the task's public set: `consilium public-set pretrain`.",
+)
 CONTENT_CORRUPT = _fault(
     "CONTENT_CORRUPT",
     _S.DATA_LOSS,
@@ -292,8 +298,20 @@ CONTENT_CORRUPT = _fault(
 OFFSET_OUT_OF_RANGE = _fault(
     "OFFSET_OUT_OF_RANGE",
     _S.OUT_OF_RANGE,
-    "Public set {digest} has {size} bytes; offset {offset} lies beyond its end.",
+    "There are {size} bytes of {what}; offset {offset} lies beyond its end.",
     "Delete the partial download and fetch it again.",
+)
+EXTRACTOR_UNKNOWN = _fault(
+    "EXTRACTOR_UNKNOWN",
+    _S.NOT_FOUND,
+    "There is no extractor {reference}.",
+    "See `consilium public-set extractors`.",
+)
+EXTRACTOR_TOO_LARGE = _fault(
+    "EXTRACTOR_TOO_LARGE",
+    _S.RESOURCE_EXHAUSTED,
+    "The extractor has {size} bytes; the coordinator takes {most}.",
+    "Train one with fewer dimensions, or ask the operator to raise `limits.extractor_bytes` in coordinator.yaml.",
 )
 # -- tasks ------------------------------------------------------------------------------------------
 TASK_UNKNOWN = _fault(
@@ -328,6 +346,18 @@ TOO_FEW_SILOS = _fault(
     _S.FAILED_PRECONDITION,
     "Task {task} needs {quorum} silos; {active} can take part.",
     "Register more silos, or create a task with a smaller quorum.",
+)
+TASK_NAMES_STRANGERS = _fault(
+    "TASK_NAMES_STRANGERS",
+    _S.FAILED_PRECONDITION,
+    "Task {task} gives classes or weights to silos that are not registered: {names}.",
+    "Register them, or create a task that spells names as `consilium silo list` does.",
+)
+PREVIEW_REFUSED = _fault(
+    "PREVIEW_REFUSED",
+    _S.FAILED_PRECONDITION,
+    "No preview of task {task}: {why}.",
+    "See `consilium task show {task}` for its rule, encoding and privacy.",
 )
 # -- rounds and ballots -------------------------------------------------------------------------------
 NOT_A_PARTICIPANT = _fault(
@@ -383,6 +413,12 @@ BALLOT_LABEL = _fault(
     _S.INVALID_ARGUMENT,
     "The ballot names a class beyond the {classes} of the label space.",
     "The silo's label space differs from the task's.",
+)
+BALLOT_LABEL_SPACE = _fault(
+    "BALLOT_LABEL_SPACE",
+    _S.INVALID_ARGUMENT,
+    "The ballot of silo {name} votes for a class that task {task} says it does not know.",
+    "Check `label_spaces` in the task against the labels in this silo's data.",
 )
 BALLOT_SCORE = _fault(
     "BALLOT_SCORE",
@@ -503,8 +539,8 @@ STORE_UNAVAILABLE = _fault(
 CONTENT_MISSING = _fault(
     "CONTENT_MISSING",
     _S.UNAVAILABLE,
-    "Public set {name}@{version} is registered, but its file is not in this coordinator's folder.",
-    "The operator mounts the shared folder of public sets here, or publishes the same file once more.",
+    "The {what} is registered, but its file is not in this coordinator's folder.",
+    "The operator mounts the shared folder here, or publishes the same file once more.",
 )
 # -- too much at once -----------------------------------------------------------------------------------
 RATE_LIMITED = _fault(

@@ -1,7 +1,7 @@
-"""A folder of public sets named by their SHA-256: filled chunk by chunk, read back from any offset.
+"""Folders of public files named by their SHA-256: filled chunk by chunk, read back from any offset.
 
-Both rooms keep one: the coordinator fills it by uploads, which start anew when they break; a silo's agent by
-downloads, which go on where they were cut. A name without `.part` is always a whole, verified file.
+Both rooms keep them: the coordinator fills its own by uploads, which start anew when they break; a silo's agent
+by downloads, which go on where they were cut. A name without `.part` is always a whole, verified file.
 """
 
 from __future__ import annotations
@@ -15,11 +15,18 @@ from contextlib import contextmanager, suppress
 from datetime import datetime
 from io import BufferedRandom
 from pathlib import Path
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from wire.chunks import CHUNK_BYTES
 from wire.crash_points import crash_point
-from wire.errors import CONTENT_CORRUPT, OFFSET_OUT_OF_RANGE, PUBLIC_SET_UNKNOWN, Refusal
+from wire.errors import (
+    CONTENT_CORRUPT,
+    EXTRACTOR_UNKNOWN,
+    OFFSET_OUT_OF_RANGE,
+    PUBLIC_SET_UNKNOWN,
+    Fault,
+    Refusal,
+)
 from wire.files import digest_of, room_for, sync_folder
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -34,12 +41,13 @@ class Chunk(NamedTuple):
     digest: str
 
 
-class PublicSetWriter:
-    """Appends to a partial file and keeps the running SHA-256; made by `PublicSetFolder.writer`."""
+class PublicFileWriter:
+    """Appends to a partial file and keeps the running SHA-256; made by a folder's `upload` or `download`."""
 
-    def __init__(self, file: BufferedRandom, digest: str, size: int) -> None:
+    def __init__(self, file: BufferedRandom, what: str, digest: str, size: int) -> None:
         """`file` is open for reading and appending; what it holds already counts as received."""
         self._file = file
+        self._what = f"{what} {digest[:12]}"
         self._digest = digest
         self._size = size
         self._hash = hashlib.file_digest(file, "sha256")
@@ -51,13 +59,18 @@ class PublicSetWriter:
         return self._offset
 
     @property
+    def path(self) -> Path:
+        """The partial file; after `verify` all of it can be read there."""
+        return Path(self._file.name)
+
+    @property
     def complete(self) -> bool:
         """True once all `size` bytes are there."""
         return self._offset == self._size
 
     def append(self, data: bytes, *, offset: int | None = None, digest: str | None = None) -> None:
         """Adds the next chunk; refused before it is written if its position or digest is wrong."""
-        what = f"the chunk at byte {self._offset} of public set {self._digest[:12]}"
+        what = f"the chunk at byte {self._offset} of {self._what}"
         if digest is not None and hashlib.sha256(data).hexdigest() != digest:
             raise Refusal(CONTENT_CORRUPT, what=what, digest=digest)
         if (offset is not None and offset != self._offset) or self._offset + len(data) > self._size:
@@ -69,32 +82,41 @@ class PublicSetWriter:
     def verify(self) -> None:
         """CONTENT_CORRUPT unless size and digest are as announced; then everything is on the disk."""
         if not self.complete or self._hash.hexdigest() != self._digest:
-            what = f"public set {self._digest[:12]}"
-            raise Refusal(CONTENT_CORRUPT, what=what, digest=self._digest)
+            raise Refusal(CONTENT_CORRUPT, what=self._what, digest=self._digest)
         self._file.flush()
         os.fsync(self._file.fileno())
 
 
-class PublicSetFolder:
+class PublicFolder:
     """Public files under `root`, each named by the lower-case hexadecimal SHA-256 of its content."""
+
+    what: ClassVar[str]
+    """What one of its files is, in a sentence."""
+    unknown: ClassVar[Fault]
+    """The refusal where there is no such file; takes `reference`."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
         root.mkdir(parents=True, exist_ok=True)
 
     def path(self, digest: str) -> Path:
-        """Where a set lies or would lie; PUBLIC_SET_UNKNOWN if `digest` is not one (no path gets in)."""
+        """Where a file lies or would lie; `unknown` if `digest` is not one (no path gets in)."""
         if not _DIGEST.fullmatch(digest):
-            raise Refusal(PUBLIC_SET_UNKNOWN, reference=repr(digest[:80]))
+            raise Refusal(self.unknown, reference=repr(digest[:80]))
         return self._root / digest
 
     def has(self, digest: str) -> bool:
-        """True if the set is here, whole and verified."""
+        """True if the file is here; it was whole and verified when it came."""
         return self.path(digest).is_file()
 
     def discard(self, digest: str) -> None:
-        """Removes a set that turned out to be none; no error if it is not here."""
+        """Removes a file that turned out to be none; no error if it is not here."""
         self.path(digest).unlink(missing_ok=True)
+
+    def discard_damaged(self, digest: str) -> None:
+        """Removes a file that no longer has its digest."""
+        if self.has(digest) and digest_of(self.path(digest)) != digest:
+            self.discard(digest)
 
     def adopt(self, file: Path) -> str:
         """Moves a finished file of this folder to its digest's name and returns the digest."""
@@ -120,7 +142,7 @@ class PublicSetFolder:
                     partial.unlink()
 
     @contextmanager
-    def upload(self, digest: str, size: int) -> Iterator[PublicSetWriter]:
+    def upload(self, digest: str, size: int) -> Iterator[PublicFileWriter]:
         """Receives a whole file; it appears under its digest on a clean exit, else nothing is left.
 
         Whatever goes wrong with the disk within the block comes out as here: DISK_FULL if it is full.
@@ -128,7 +150,7 @@ class PublicSetFolder:
         partial = self.unfinished()
         try:
             with room_for(self.path(digest)), partial.open("x+b") as file:
-                writer = PublicSetWriter(file, digest, size)
+                writer = PublicFileWriter(file, self.what, digest, size)
                 yield writer
                 writer.verify()
             crash_point("public-set-received")
@@ -138,10 +160,10 @@ class PublicSetFolder:
             raise
 
     @contextmanager
-    def download(self, digest: str, size: int) -> Iterator[PublicSetWriter]:
+    def download(self, digest: str, size: int) -> Iterator[PublicFileWriter]:
         """Receives a file that may come in several goes: continue at `writer.offset`.
 
-        A clean exit with all bytes there verifies the set and gives it its name; a corrupt one is deleted and
+        A clean exit with all bytes there verifies the file and gives it its name; a corrupt one is deleted and
         refused. With bytes still missing, or after an error, the partial file waits for the next go.
         """
         partial = self.path(digest).with_name(f".{digest}.part")
@@ -149,7 +171,7 @@ class PublicSetFolder:
             partial.unlink()
         with room_for(self.path(digest)), partial.open("a+b") as file:
             file.seek(0)
-            writer = PublicSetWriter(file, digest, size)
+            writer = PublicFileWriter(file, self.what, digest, size)
             yield writer
             if not writer.complete:
                 return
@@ -163,18 +185,33 @@ class PublicSetFolder:
     def read_chunks(
         self, digest: str, offset: int = 0, chunk: int = CHUNK_BYTES
     ) -> Iterator[Chunk]:
-        """The content from `offset` on; refuses at once if the set is not here or ends before `offset`."""
+        """The content from `offset` on; refuses at once if the file is not here or ends before `offset`."""
         if not self.has(digest):
-            raise Refusal(PUBLIC_SET_UNKNOWN, reference=digest)
+            raise Refusal(self.unknown, reference=digest)
         path = self.path(digest)
         size = path.stat().st_size
         if not 0 <= offset <= size:
-            raise Refusal(OFFSET_OUT_OF_RANGE, digest=digest, size=size, offset=offset)
+            what = f"{self.what} {digest}"
+            raise Refusal(OFFSET_OUT_OF_RANGE, what=what, size=size, offset=offset)
         return _chunks(path, offset, chunk)
 
     def _place(self, file: Path, digest: str) -> None:
         file.replace(self.path(digest))
         sync_folder(self._root)
+
+
+class PublicSetFolder(PublicFolder):
+    """Public sets."""
+
+    what = "public set"
+    unknown = PUBLIC_SET_UNKNOWN
+
+
+class ExtractorFolder(PublicFolder):
+    """Extractors trained on public sets."""
+
+    what = "extractor"
+    unknown = EXTRACTOR_UNKNOWN
 
 
 def _chunks(path: Path, offset: int, chunk: int) -> Iterator[Chunk]:

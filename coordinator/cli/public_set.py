@@ -1,4 +1,4 @@
-"""`consilium public-set`: publish unlabelled data everyone may see."""
+"""`consilium public-set`: publish unlabelled data everyone may see, and what they teach."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from coordinator.cli.connection import Home, admin_link, run
+from coordinator.cli.extractors import extractors, pretrain
 from coordinator.public_sets import ConvertedSet, convert
 from wire.chunks import CHUNK_BYTES
 from wire.consilium.v1 import admin_pb2, registry_pb2
@@ -26,6 +27,8 @@ from wire.terminal import (
 )
 
 app = typer.Typer(no_args_is_help=True, help="Publish public unlabelled sets.")
+app.command()(pretrain)
+app.command()(extractors)
 
 
 @app.command()

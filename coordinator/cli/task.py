@@ -8,11 +8,14 @@ from typing import Annotated
 import typer
 from rich.live import Live
 
+from coordinator.cli.agreement_view import agreement_rows
 from coordinator.cli.connection import Home, admin_link, run
+from coordinator.cli.task_export import export
+from coordinator.cli.task_preview import preview
 from coordinator.cli.task_view import (
     closed_row,
     declaration_row,
-    demand_words,
+    definition_words,
     task_panel,
     task_row,
 )
@@ -117,11 +120,20 @@ def show(name: Name, home: Home, as_json: JsonFlag = False) -> None:
         print_json(as_dict(response))
         return
     definition = response.task.definition
-    for key, value in {**task_row(response.task), "asks for": demand_words(definition)}.items():
-        console.print(f"{key:<10} {value}")
+    for key, value in {**task_row(response.task), **definition_words(definition)}.items():
+        console.print(f"{key:<10} {value}", markup=False)
     rows = definition.rows
     print_table(
         "Rounds", [closed_row(closed, rows) for closed in response.history], empty="No round yet."
+    )
+    latest = response.history[-1] if response.history else admin_pb2.ClosedRound()
+    hidden = definition.privacy.party_gamma_micros > 0
+    print_table(
+        f"Agreement with the consensus of round {latest.consensus.round}",
+        agreement_rows(latest.agreement),
+        empty="How far silos agree is not kept: the noise on the counts hides them."
+        if hidden
+        else "No silo has been compared with a consensus yet.",
     )
     print_table(
         "Privacy as the silos declare it",
@@ -142,3 +154,7 @@ def watch(name: Name, home: Home) -> None:
                     live.update(task_panel(news), refresh=True)
 
     run(call())
+
+
+app.command()(preview)
+app.command()(export)

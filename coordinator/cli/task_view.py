@@ -11,6 +11,8 @@ from rich.table import Table
 from coordinator.cli.silo import silo_row
 from wire.consilium.v1 import admin_pb2, task_pb2
 from wire.privacy.declaration import Declaration, PrivacyDemand
+from wire.task import TaskDefinition
+from wire.task_words import task_words
 from wire.terminal import enum_word, local_time
 
 
@@ -74,6 +76,12 @@ def declaration_row(declared: admin_pb2.SiloDeclaration) -> dict[str, object]:
         "δ": f"{said.delta:g}",
         "of each": str(said.unit),
     }
+
+
+def definition_words(definition: task_pb2.TaskDefinition) -> dict[str, str]:
+    """What a task has silos do, how their votes count and what it asks of ballots, by keyword."""
+    task = TaskDefinition.from_proto(definition)
+    return {**task_words(task), "asks for": demand_words(definition)}
 
 
 def demand_words(definition: task_pb2.TaskDefinition) -> str:

@@ -2,41 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import numpy as np
 
-from coordinator.consensus.decoding import ballot_weights
+from coordinator.consensus.agreement import Agreement, agreements
+from coordinator.consensus.claims import PerClassThreshold
+from coordinator.consensus.credibility import weights_of
 from coordinator.consensus.forming import form_consensus
 from coordinator.consensus.party_noise import NoisyRule, PartyRelease, release_of
-from coordinator.consensus.rules import rule_for
-from coordinator.consensus.tally import Tally
+from coordinator.consensus.poll import BallotBox, Poll
+from coordinator.consensus.rules import counts_certainties, rule_for
+from coordinator.consensus.staple import staple
 from coordinator.consensus.ties import TieKey
+from coordinator.consensus.trimmed import Trimmed
 from coordinator.consensus.views import labels_for
-from wire.ballot import ABSTAIN, BallotShape, Labels, Packed, pack
+from wire.ballot import ABSTAIN, BallotShape, Labels, pack
+from wire.consensus_policy import RuleName
 from wire.privacy.declaration import Declaration
 from wire.privacy.randomness import Bits, SecureBits
 from wire.task import TaskDefinition
 
 _SECURE = SecureBits()
-
-
-class BallotBox(Protocol):
-    """The ballots of a round by silo, in a fixed order; may be gone through more than once."""
-
-    def __iter__(self) -> Iterator[tuple[str, Packed]]: ...
-
-
-@dataclass(frozen=True)
-class Agreement:
-    """How far a silo's ballot agrees with the consensus."""
-
-    compared: int
-    """Rows that have a consensus and the silo's vote."""
-    same: int
-    """Of these, rows on which both say the same."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,22 +58,37 @@ def elect(
     ballots: BallotBox,
     bits: Bits = _SECURE,
 ) -> Outcome:
-    """What the ballots of round `number` publish. `declared` names every silo in the box.
+    """What the ballots of round `number` publish. `declared` names every silo in the box and no other.
 
     To preview another rule, give the task with another policy.
     """
-    shape = task.shape
-    rule = rule_for(task.consensus)
-    release = release_of(task)
-    weights = dict.fromkeys(declared, 1)
-    if release is None:
-        each = ballot_weights(list(declared.values()), shape.classes, shape.encoding)
-        weights = dict(zip(declared, each, strict=True))
-    else:
-        rule = NoisyRule(rule, release, bits)
-    tally = Tally(shape)
-    for silo, payload in ballots:
-        tally.add(payload, weights[silo])
-    labels = form_consensus(tally, rule, TieKey.of(task.digest, number))
-    published = shape.as_index()
-    return Outcome(pack(labels, published), published, tally.ballots, {}, release)
+    poll = Poll(
+        shape=task.shape,
+        ballots=ballots,
+        weights=weights_of(task, declared),
+        key=TieKey.of(task.digest, number),
+        known=task.label_space,
+    )
+    release, published = release_of(task), task.consensus_shape
+    payload = _published(task, poll, release, bits)
+    agreement = agreements(poll, payload, published) if release is None else {}
+    return Outcome(payload, published, len(declared), agreement, release)
+
+
+def _published(task: TaskDefinition, poll: Poll, release: PartyRelease | None, bits: Bits) -> bytes:
+    """What the rule makes of a poll, packed. Three rules read the ballots themselves; all others count them."""
+    policy = task.consensus
+    match policy.rule:
+        case RuleName.PER_CLASS_THRESHOLD:
+            return PerClassThreshold(policy.threshold_permille)(poll)
+        case RuleName.STAPLE:
+            labels = staple(poll)
+        case RuleName.TRIMMED:
+            labels = Trimmed(policy.trim_permille)(poll)
+        case _:
+            rule = rule_for(policy)
+            if release is not None:
+                rule = NoisyRule(rule, release, bits)
+            tally = poll.tally(certainties=counts_certainties(policy))
+            labels = form_consensus(tally, rule, poll.key)
+    return pack(labels, task.consensus_shape)

@@ -6,7 +6,7 @@ private per row, and everything made from them is post-processing: the label, ch
 Rounds compose adaptively: what others vote later depends on this silo only through what was published.
 
 What it does not hide: that a silo took part and when, and anything from the coordinator itself, which counts ballots
-before it adds noise. Every ballot counts 1 here, since a weight that follows from one silo's declaration would
+before it adds noise. All ballots count alike here, since a weight that follows from one silo's declaration would
 change the influence of another's.
 """
 
@@ -19,7 +19,7 @@ from typing import Final
 
 import numpy as np
 
-from coordinator.consensus.rules import Rule
+from coordinator.consensus.rules import Rule, counts_certainties
 from coordinator.consensus.tally import Counts
 from coordinator.consensus.ties import TieKey
 from wire.ballot import BEST_SCORE, BallotShape, Encoding, Labels
@@ -79,19 +79,15 @@ class PartyEntry:
     release: PartyRelease
 
 
-def sensitivity(shape: BallotShape) -> int:
+def sensitivity(shape: BallotShape, *, certainties: bool = False, votes: int = 1) -> int:
     """How far one ballot exchanged for another moves the counts of a row, in L1.
 
-    INDEX: a vote leaves one class for another. SCORED: it takes its full certainty along. ONE_HOT: any
-    pattern of ones may become its opposite.
+    INDEX and SCORED: a vote leaves one class for another; where certainties count, it takes the highest along.
+    ONE_HOT: any pattern of ones may become its opposite. A ballot that counts `votes` times moves so much more.
     """
-    match shape.encoding:
-        case Encoding.INDEX:
-            return 2
-        case Encoding.SCORED:
-            return 2 * BEST_SCORE
-        case Encoding.ONE_HOT:
-            return shape.classes
+    if shape.encoding is Encoding.ONE_HOT:
+        return votes * shape.classes
+    return votes * 2 * (BEST_SCORE if certainties else 1)
 
 
 def release_of(task: TaskDefinition) -> PartyRelease | None:
@@ -99,7 +95,10 @@ def release_of(task: TaskDefinition) -> PartyRelease | None:
     gamma = task.privacy.party_gamma
     if gamma is None:
         return None
-    return PartyRelease(sensitivity(task.shape), round(gamma * MICRO), task.rows)
+    moved = sensitivity(
+        task.shape, certainties=counts_certainties(task.consensus), votes=task.votes_per_ballot
+    )
+    return PartyRelease(moved, round(gamma * MICRO), task.rows)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Which rules there are: the form of a rule, and the rule a task definition asks for."""
+"""The rules that need counts alone: their form, and which of them a task asks for."""
 
 from __future__ import annotations
 
@@ -24,11 +24,19 @@ class Rule(Protocol):
 
 
 def rule_for(policy: ConsensusPolicy) -> Rule:
-    """The rule a task asks for."""
+    """The rule a task asks for; ValueError for one that reads the ballots themselves.
+
+    Weights and certainties are in the counts already, so the class that has most of them wins.
+    """
     match policy.rule:
-        case RuleName.MAJORITY:
+        case RuleName.MAJORITY | RuleName.WEIGHTED | RuleName.CERTAINTY_WEIGHTED:
             return majority
         case RuleName.QUALIFIED_MAJORITY:
             return QualifiedMajority(policy.min_share_permille)
         case _:
-            raise NotImplementedError(policy.rule)
+            raise ValueError(f"rule {policy.rule} needs more than counts")
+
+
+def counts_certainties(policy: ConsensusPolicy) -> bool:
+    """Whether a vote counts its certainty instead of 1."""
+    return policy.rule is RuleName.CERTAINTY_WEIGHTED

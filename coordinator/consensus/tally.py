@@ -33,10 +33,16 @@ _CACHE_LINE: Final = 64
 
 
 class Tally:
-    """Votes per row and class. Memory grows with the logarithm of the total weight only."""
+    """Votes per row and class. Memory grows with the logarithm of the total weight only.
 
-    def __init__(self, shape: BallotShape) -> None:
+    With `certainties` a vote of a SCORED ballot counts its certainty; else every vote counts once.
+    """
+
+    def __init__(self, shape: BallotShape, *, certainties: bool = False) -> None:
+        if certainties and shape.encoding is not Encoding.SCORED:
+            raise ValueError(f"{shape.encoding} ballots hold no certainties")
         self._shape = shape
+        self._certainties = certainties
         self._ballots = 0
         self._most = 0
         self._pending: list[tuple[Bits, int]] = []
@@ -56,8 +62,8 @@ class Tally:
     def add(self, data: Packed, weight: int = 1) -> None:
         """Counts one ballot that passed `wire.ballot.check`; BALLOT_LENGTH if it is no such ballot.
 
-        Each vote adds `weight`, in a SCORED ballot `weight` times its certainty. The bytes of a one-hot
-        ballot are referred to, not copied, until the next batch is added.
+        Each vote adds `weight`, or `weight` times its certainty. The bytes of a one-hot ballot are referred
+        to, not copied, until the next batch is added.
         """
         if weight < 0:
             raise ValueError(f"a ballot cannot count {weight}")
@@ -73,7 +79,7 @@ class Tally:
     def _operands(self, data: Packed) -> tuple[list[tuple[Bits, int]], int]:
         """Bits with the slice they belong to, and the most that a vote of the ballot counts."""
         voted = class_planes(data, self._shape)
-        if self._shape.encoding is not Encoding.SCORED:
+        if not self._certainties:
             return [(voted.reshape(-1), 0)], 1
         certainty = score_planes(data, self._shape)[::-1]
         scored = [((voted & plane).reshape(-1), place) for place, plane in enumerate(certainty)]

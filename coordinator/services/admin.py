@@ -15,6 +15,8 @@ from coordinator.desk import Desk
 from coordinator.gate import caller
 from coordinator.news import Topic
 from coordinator.public_sets import inspect
+from coordinator.services.consensuses import ConsensusReading
+from coordinator.services.extractors import ExtractorPublishing
 from coordinator.store.records import TokenRecord
 from coordinator.translation import (
     admin_message,
@@ -28,7 +30,7 @@ from coordinator.translation import (
     timestamp,
 )
 from wire.configuration import explain
-from wire.consilium.v1 import admin_pb2, admin_pb2_grpc
+from wire.consilium.v1 import admin_pb2
 from wire.crash_points import crash_point
 from wire.errors import MESSAGE_MALFORMED, NAME_INVALID, TASK_INVALID, Refusal
 from wire.identity import Role, valid_name
@@ -42,11 +44,11 @@ _LONGEST_TOKEN = timedelta(days=366)
 _LAST_SEQUENCE = 2**63 - 1
 
 
-class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
+class AdminServicer(ExtractorPublishing, ConsensusReading):
     """Called by admins only; the gate has seen to that."""
 
     def __init__(self, desk: Desk) -> None:
-        self._desk = desk
+        super().__init__(desk)
 
     async def RegisterSilo(
         self, request: admin_pb2.RegisterSiloRequest, context: Any

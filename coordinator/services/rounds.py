@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Any
 
+import numpy as np
 import structlog
 from pydantic import ValidationError
 
@@ -13,12 +14,13 @@ from coordinator.gate import caller
 from coordinator.news import Topic
 from coordinator.store.records import BallotRecord, TaskRecord
 from coordinator.translation import consensus_header, duration, receipt_message, timestamp
-from wire.ballot import BallotShape, check, digest
+from wire.ballot import BallotShape, check, class_planes, digest
 from wire.chunks import chunks
 from wire.consilium.v1 import ballot_pb2, rounds_pb2, rounds_pb2_grpc
 from wire.crash_points import crash_point
 from wire.errors import (
     BALLOT_DIGEST,
+    BALLOT_LABEL_SPACE,
     BALLOT_TOO_LARGE,
     CONSENSUS_UNKNOWN,
     MESSAGE_MALFORMED,
@@ -115,6 +117,7 @@ class RoundsServicer(rounds_pb2_grpc.RoundsServiceServicer):
         check(payload, shape)
         if digest(payload) != header.digest:
             raise Refusal(BALLOT_DIGEST)
+        _require_known_classes(payload, task, silo)
         signed = self._signed(header, silo, declaration)
         ballot = await desk.in_store(desk.store.ballots.accept, signed, payload)
         crash_point("ballot-accepted")
@@ -147,11 +150,12 @@ class RoundsServicer(rounds_pb2_grpc.RoundsServiceServicer):
     async def FetchConsensus(
         self, request: rounds_pb2.FetchConsensusRequest, context: Any
     ) -> AsyncIterator[rounds_pb2.FetchConsensusResponse]:
-        """The header, then the bits; for those who take part."""
-        task = await self._desk.board.task(request.task)
-        if task.definition.silos and caller().name not in task.definition.silos:
+        """The header, then the bits; for those who take part, in the classes they know."""
+        task, silo = await self._desk.board.task(request.task), caller().name
+        if task.definition.silos and silo not in task.definition.silos:
             raise Refusal(CONSENSUS_UNKNOWN, task=request.task, round=request.round or "any")
-        closed, payload = await self._desk.board.consensus(request.task, request.round)
+        known = task.definition.label_space(silo)
+        closed, payload = await self._desk.board.consensus(task, request.round, known)
         yield rounds_pb2.FetchConsensusResponse(header=consensus_header(request.task, closed))
         for data in chunks(payload):
             yield rounds_pb2.FetchConsensusResponse(data=data)
@@ -216,6 +220,15 @@ def _sufficient_privacy(task: TaskRecord, header: ballot_pb2.BallotHeader) -> De
     if lacks:
         raise Refusal(PRIVACY_TOO_WEAK, task=task.name, why="; ".join(lacks))
     return declared
+
+
+def _require_known_classes(payload: bytes, task: TaskRecord, silo: str) -> None:
+    """BALLOT_LABEL_SPACE for a vote, or a one, in a class that the task says the silo does not know."""
+    shape = task.definition.shape
+    foreign = np.ones(shape.classes, dtype=np.bool_)
+    foreign[list(task.definition.label_space(silo))] = False
+    if foreign.any() and class_planes(payload, shape)[foreign].any():
+        raise Refusal(BALLOT_LABEL_SPACE, name=silo, task=task.name)
 
 
 async def _payload(parts: AsyncIterator[rounds_pb2.CastBallotRequest], shape: BallotShape) -> bytes:

@@ -10,6 +10,7 @@ from sqlalchemy import text
 from coordinator.store.audit import AuditStore
 from coordinator.store.ballots import BallotStore
 from coordinator.store.engine import POSTGRES, connect_arguments, open_database
+from coordinator.store.extractors import ExtractorStore
 from coordinator.store.holdings import HoldingStore
 from coordinator.store.members import MemberStore
 from coordinator.store.party_releases import PartyLedger
@@ -33,6 +34,7 @@ class Store:
         self.members = MemberStore(self._engine)
         self.silos = SiloStore(self._engine)
         self.public_sets = PublicSetStore(self._engine)
+        self.extractors = ExtractorStore(self._engine)
         self.tasks = TaskStore(self._engine)
         self.ballots = BallotStore(self._engine)
         self.signers = SignerStore(self._engine)

@@ -40,6 +40,7 @@ class Act(StrEnum):
     AUTHORITY_ROTATION_FINISHED = "authority_rotation_finished"
     BALLOT_DROPPED = "ballot_dropped"
     PUBLIC_SET_PUBLISHED = "public_set_published"
+    EXTRACTOR_PUBLISHED = "extractor_published"
     TASK_CREATED = "task_created"
     TASK_STARTED = "task_started"
     TASK_PAUSED = "task_paused"

@@ -93,10 +93,16 @@ class BallotStore:
             query = select(ballots.c.silo).where(mine).order_by(in_order(ballots.c.silo))
             names = list(tx.execute(query).scalars())
         for name in names:
-            with self._engine.begin() as tx:
-                ballot = select(ballots.c.payload).where(mine, ballots.c.silo == name)
-                payload: bytes = tx.execute(ballot).scalar_one()
-            yield name, payload
+            yield name, self.payload(task, number, name)
+
+    def payload(self, task: str, number: int, silo: str) -> bytes:
+        """One silo's bits, which must be there."""
+        query = select(ballots.c.payload).where(
+            ballots.c.task == task, ballots.c.round == number, ballots.c.silo == silo
+        )
+        with snapshot(self._engine) as tx:
+            payload: bytes = tx.execute(query).scalar_one()
+        return payload
 
     def declarations(self, task: str, number: int) -> dict[str, Declaration]:
         """What each silo declared of its ballot in a round."""

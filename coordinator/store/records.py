@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
-from coordinator.consensus.party_noise import PartyRelease
+from coordinator.consensus import Agreement, PartyRelease
 from coordinator.rounds import ClosedBy, Round
 from wire.identity import Role
 from wire.privacy.declaration import Declaration
@@ -86,6 +87,18 @@ class PublicSetRecord:
 
 
 @dataclass(frozen=True)
+class ExtractorRecord:
+    """An extractor published with a public set, which `public_set` names by its digest."""
+
+    digest: str
+    public_set: str
+    kind: str
+    dimensions: int
+    size_bytes: int
+    added_at: datetime
+
+
+@dataclass(frozen=True)
 class BallotRecord:
     """A stored ballot without its bits."""
 
@@ -112,7 +125,7 @@ class SiloDeclaration:
 
 @dataclass(frozen=True)
 class Consensus:
-    """The labels a closed round published, packed in the index encoding."""
+    """What a closed round published, packed as the task's `consensus_shape`."""
 
     payload: bytes
     digest: str
@@ -121,6 +134,8 @@ class Consensus:
     ballots: int
     release: PartyRelease | None = None
     """What it costs to publish, if its counts were noisy."""
+    agreement: Mapping[str, Agreement] = field(default_factory=dict)
+    """How far each silo agrees with it."""
 
 
 @dataclass(frozen=True)
@@ -137,6 +152,16 @@ class ClosedRound:
     abstained_rows: int
     ballots: int
     voted: tuple[str, ...]
+    agreement: Mapping[str, Agreement] = field(default_factory=dict)
+    """By silo; empty behind party-level noise, and of rounds that nobody compared."""
+
+
+@dataclass(frozen=True)
+class TaskAgreement:
+    """How far silos agree with a task's latest consensus."""
+
+    task: str
+    silos: Mapping[str, Agreement]
 
 
 @dataclass(frozen=True)

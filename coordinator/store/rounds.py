@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
 from sqlalchemy import Connection, RowMapping, delete, insert, select, update
 
+from coordinator.consensus import Agreement
 from coordinator.rounds import ClosedBy, Round
 from coordinator.store.audit import Act, record
 from coordinator.store.records import ClosedRound
@@ -80,7 +81,18 @@ def closed_value(tx: Connection, row: RowMapping) -> ClosedRound:
         abstained_rows=row["abstained_rows"],
         ballots=row["ballots"],
         voted=_voted(tx, row["task"], row["number"]),
+        agreement=agreement_value(row["agreement"]),
     )
+
+
+def agreement_kept(agreement: Mapping[str, Agreement]) -> dict[str, list[int]] | None:
+    """As it is stored: compared and agreeing rows by silo; nothing if nobody was compared."""
+    return {silo: [found.compared, found.same] for silo, found in agreement.items()} or None
+
+
+def agreement_value(kept: Mapping[str, list[int]] | None) -> dict[str, Agreement]:
+    """How far each silo agreed, by name."""
+    return {silo: Agreement(*rows) for silo, rows in sorted((kept or {}).items())}
 
 
 def leave_open_rounds(tx: Connection, silo: str, *, drop_ballots: bool) -> list[DroppedBallot]:

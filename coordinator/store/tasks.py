@@ -4,27 +4,31 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from sqlalchemy import Connection, Engine, RowMapping, select, update
+from sqlalchemy import Connection, Engine, RowMapping, func, select, update
 
 from coordinator.rounds import ClosedBy, Round, open_round
 from coordinator.store.audit import Act, record
 from coordinator.store.engine import insert_new, snapshot
+from coordinator.store.extractors import resolved_extractor
 from coordinator.store.party_releases import enter_release
 from coordinator.store.public_sets import find_public_set
-from coordinator.store.records import ClosedRound, Consensus, TaskRecord
+from coordinator.store.records import ClosedRound, Consensus, TaskAgreement, TaskRecord
 from coordinator.store.rounds import (
+    agreement_kept,
+    agreement_value,
     closed_value,
     insert_round,
     next_revision,
     open_value,
     update_round,
 )
-from coordinator.store.schema import in_order, rounds, tasks
+from coordinator.store.schema import in_order, rounds, silos, tasks
 from coordinator.store.silos import active_silos
 from wire.crash_points import crash_point
 from wire.errors import (
     CONSENSUS_UNKNOWN,
     TASK_EXISTS,
+    TASK_NAMES_STRANGERS,
     TASK_NOT_RUNNING,
     TASK_UNKNOWN,
     TOO_FEW_SILOS,
@@ -37,6 +41,7 @@ COORDINATOR = "coordinator"
 
 # Everything but the bits: a state is read far more often than a consensus is fetched.
 _WITHOUT_BITS = [column for column in rounds.c if column.name != "consensus"]
+_COMPARED_TASKS = 100
 
 
 class TaskStore:
@@ -46,11 +51,15 @@ class TaskStore:
         self._engine = engine
 
     def create(self, definition: TaskDefinition, now: datetime, by: str) -> TaskRecord:
-        """Stores a definition with its public set resolved; the same definition again is no error."""
+        """Stores a definition, public set and extractor resolved; the same definition again is no error."""
         with self._engine.begin() as tx:
             public = find_public_set(tx, definition.public_set)
             resolved = definition.model_copy(
-                update={"public_set": public.digest, "rows": public.rows}
+                update={
+                    "public_set": public.digest,
+                    "rows": public.rows,
+                    "extractor": resolved_extractor(tx, definition.extractor, public),
+                }
             )
             fresh = insert_new(
                 tx,
@@ -74,7 +83,11 @@ class TaskStore:
             return held
 
     def start(self, name: str, now: datetime, by: str) -> TaskRecord:
-        """Opens the first round of a draft, or the interrupted round of a paused task anew."""
+        """Opens the first round of a draft, or the interrupted round of a paused task anew.
+
+        Whom its definition gives classes or weights must be registered by now: a misspelt name would quietly
+        count as any other.
+        """
         with self._engine.begin() as tx:
             active = active_silos(tx)
             task = get_task(tx, name, lock=True)
@@ -82,6 +95,7 @@ class TaskStore:
                 raise Refusal(TASK_NOT_RUNNING, task=name, status=task.status)
             if task.status is TaskStatus.RUNNING:
                 return task
+            _require_registered(tx, task.definition)
             expected = _participants(active, task.definition)
             quorum = task.definition.rounds.quorum
             if len(expected) < quorum:
@@ -154,7 +168,8 @@ class TaskStore:
 
         `finished` is the reason the task ends, or empty if it goes on. Publishing a closed round again
         changes nothing, and neither does publishing one that still takes ballots. A noisy consensus is never
-        published off the books: its release is entered in this transaction.
+        published off the books: its release is entered in this transaction, and how far silos agree with it,
+        which would undo the noise, is not kept.
         """
         with self._engine.begin() as tx:
             active = active_silos(tx)
@@ -174,6 +189,7 @@ class TaskStore:
                 consensus_bytes=len(consensus.payload),
                 changed_rows=consensus.changed_rows,
                 abstained_rows=consensus.abstained_rows,
+                agreement=agreement_kept({} if consensus.release else consensus.agreement),
             )
             if finished:
                 _update_task(tx, current.task, status=TaskStatus.FINISHED, reason=finished)
@@ -246,6 +262,32 @@ class TaskStore:
         with snapshot(self._engine) as tx:
             return list(tx.execute(query).scalars())[::-1]
 
+    def agreements(self, ended_since: datetime) -> list[TaskAgreement]:
+        """How far silos agree with the latest consensus of tasks that run or ended since then, by name.
+
+        Of the hundred whose rounds closed last, should there be more.
+        """
+        last = (
+            select(rounds.c.task, func.max(rounds.c.number).label("number"))
+            .where(rounds.c.closed_at.is_not(None))
+            .group_by(rounds.c.task)
+            .subquery()
+        )
+        watched = (tasks.c.status == TaskStatus.RUNNING) | (
+            (tasks.c.status == TaskStatus.FINISHED) & (rounds.c.closed_at >= ended_since)
+        )
+        query = (
+            select(rounds.c.task, rounds.c.agreement)
+            .join(last, (last.c.task == rounds.c.task) & (last.c.number == rounds.c.number))
+            .join(tasks, tasks.c.name == rounds.c.task)
+            .where(watched, rounds.c.agreement.is_not(None))
+            .order_by(rounds.c.closed_at.desc(), in_order(rounds.c.task))
+            .limit(_COMPARED_TASKS)
+        )
+        with snapshot(self._engine) as tx:
+            found = [TaskAgreement(name, agreement_value(kept)) for name, kept in tx.execute(query)]
+        return sorted(found, key=lambda compared: compared.task)
+
     def consensus(self, name: str, number: int = 0) -> tuple[ClosedRound, bytes]:
         """The consensus of a round, 0 for the latest: its record and its packed labels."""
         query = (
@@ -281,6 +323,14 @@ def _stands(task: TaskRecord, current: Round) -> bool:
         and (task.open_round.number, task.open_round.closes_at)
         == (current.number, current.closes_at)
     )
+
+
+def _require_registered(tx: Connection, definition: TaskDefinition) -> None:
+    named = {*definition.label_spaces, *definition.consensus.weights}
+    known = set(tx.execute(select(silos.c.name)).scalars()) if named else set()
+    if named - known:
+        strangers = ", ".join(sorted(named - known))
+        raise Refusal(TASK_NAMES_STRANGERS, task=definition.name, names=strangers)
 
 
 def _participants(active: list[str], definition: TaskDefinition) -> list[str]:

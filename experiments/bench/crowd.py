@@ -18,6 +18,7 @@ from silo_agent.agent import Agent
 from silo_agent.audit import AuditLog
 from silo_agent.clock import ComparedClock
 from silo_agent.coordinator_link import CoordinatorLink
+from silo_agent.downloads import Exchange
 from silo_agent.home import SiloHome
 from silo_agent.metrics import AgentMetrics
 from silo_agent.renewal import Renewal
@@ -28,7 +29,6 @@ from wire.enrolment import join
 from wire.errors import RATE_LIMITED, Refusal
 from wire.identity import IdentityFiles
 from wire.logs import configure_logs
-from wire.public_file import PublicSetFolder
 from wire.task import TaskDefinition
 
 PROCESSES = 2
@@ -137,7 +137,7 @@ def _run_agents(homes: Sequence[Path], seed: int, shape: BallotShape) -> None:
                 agent = Agent(
                     link,
                     ReadyTrainer(ballot),
-                    PublicSetFolder(home.public_sets),
+                    Exchange.of(home),
                     AuditLog(home.agent, _now),
                     metrics,
                     root.name,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -11,7 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from silo_agent.models.protocol import Features, Labelled
+from silo_agent.models.protocol import Features, Labelled, Labels
 from silo_agent.models.torch_nets import perceptron
 from silo_agent.trainer.fedct import round_seed
 
@@ -29,6 +30,22 @@ class Schooling:
     batch: int = 64
     """Rows of D in a minibatch, and as many of P."""
     learning_rate: float = 1e-3
+    standardise: bool = True
+    """Whether rows are scaled by the mean and deviation of U."""
+
+
+@dataclass(frozen=True, eq=False)
+class Network:
+    """A trained network and the scale of its rows."""
+
+    module: nn.Module = field(repr=False)
+    scale: Callable[[Features], torch.Tensor] = field(repr=False)
+
+    def predict(self, X: Features, /) -> Labels:
+        """The class with the largest logit."""
+        with torch.inference_mode():
+            labels: Labels = self.module(self.scale(X)).argmax(dim=1).numpy().astype(np.int64)
+        return labels
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,6 +58,8 @@ class Networks:
     """DD: (rows of U, classes); else empty."""
     margins: tuple[Reals, ...] = field(repr=False)
     """FedAvg: log-odds (n,) of the true class that its weights give `targets`; else empty."""
+    final: tuple[Network, ...] = field(repr=False)
+    """What everybody has at the end: FedAvg's one, DD's one per silo."""
 
 
 def averaged_weights(
@@ -49,13 +68,12 @@ def averaged_weights(
     classes: int,
     schooling: Schooling,
     seed: int,
-    targets: Labelled,
+    targets: Labelled | None = None,
 ) -> Networks:
     """FedAvg: every round starts from the mean of the weights of the round before."""
-    scale = _scaling(public)
+    scale = _scaling(public, schooling)
     network = _network(public, classes, schooling, seed)
     rows = [(scale(part.features), torch.as_tensor(part.labels)) for part in private]
-    looked_at = (scale(targets.features), torch.as_tensor(targets.labels))
     sent, margins = [], []
     for number in range(1, schooling.rounds + 1):
         start = nn.utils.parameters_to_vector(network.parameters()).detach().clone()
@@ -64,11 +82,13 @@ def averaged_weights(
             _set(network, start)
             _train(network, _optimiser(network, schooling), [part], schooling, seed, number)
             results.append(nn.utils.parameters_to_vector(network.parameters()).detach().clone())
-        _set(network, results[0])
         sent.append(results[0].numpy())
-        margins.append(_margins(network, *looked_at))
+        if targets is not None:
+            _set(network, results[0])
+            looked_at = (scale(targets.features), torch.as_tensor(targets.labels))
+            margins.append(_margins(network, *looked_at))
         _set(network, torch.stack(results).mean(dim=0))
-    return Networks(tuple(sent), (), tuple(margins))
+    return Networks(tuple(sent), (), tuple(margins), (Network(network, scale),))
 
 
 def shared_probabilities(
@@ -79,7 +99,7 @@ def shared_probabilities(
     seed: int,
 ) -> Networks:
     """Distributed distillation: as FedCT, but P has the mean of the silos' probabilities for labels."""
-    scale = _scaling(public)
+    scale = _scaling(public, schooling)
     shared = scale(public)
     rows = [(scale(part.features), torch.as_tensor(part.labels)) for part in private]
     networks = [_network(public, classes, schooling, seed) for _ in private]
@@ -95,7 +115,8 @@ def shared_probabilities(
                 said.append(torch.softmax(network(shared), dim=1))
         sent.append(said[0].numpy())
         pseudo = torch.stack(said).mean(dim=0).clone()
-    return Networks((), tuple(sent), ())
+    final = tuple(Network(network, scale) for network in networks)
+    return Networks((), tuple(sent), (), final)
 
 
 def _network(public: Features, classes: int, schooling: Schooling, seed: int) -> nn.Module:
@@ -141,8 +162,10 @@ def _margins(network: nn.Module, rows: torch.Tensor, labels: torch.Tensor) -> Re
     return margins
 
 
-def _scaling(public: Features) -> Any:
-    """Zero mean and unit variance on U; what is constant there keeps its scale."""
+def _scaling(public: Features, schooling: Schooling) -> Callable[[Features], torch.Tensor]:
+    """Zero mean and unit variance on U; what is constant there keeps its scale. Or rows as they are."""
+    if not schooling.standardise:
+        return partial(_scaled, mean=np.zeros(1, np.float32), deviation=np.ones(1, np.float32))
     mean, deviation = public.mean(axis=0), public.std(axis=0)
     return partial(_scaled, mean=mean, deviation=np.where(deviation > 1e-8, deviation, 1.0))
 

@@ -88,7 +88,7 @@ def hold(
         if home:
             for silo in silos:
                 silo.keep_pace(number, consensus)
-        tally = Tally(shape)
+        tally = Tally(shape, certainties=shape.encoding is Encoding.SCORED)
         weights = ballot_weights([silo.declared for silo in silos], classes, shape.encoding)
         for ballot, weight in zip(ballots[-1], weights, strict=True):
             tally.add(ballot, weight)
@@ -152,15 +152,15 @@ class _Silo:
             return self._abstention
         silo = self._side(number, consensus)
         offer = self._mechanism.offer(silo)
-        events = () if offer.basis in self._paid else offer.events
+        unpaid = [part for part in offer.once if part.basis not in self._paid]
+        events = (*offer.events, *(event for part in unpaid for event in part.events))
         limit, delta = self._arrangement.epsilon, self._arrangement.delta
         if limit is not None and _cost((*self._events, *events), delta) > limit:
             return self._abstention
         self._last = self._mechanism.vote(silo, self._bits).packed(self._shape)
         self._events += events
         self.declared = offer.declaration
-        if offer.basis:
-            self._paid.add(offer.basis)
+        self._paid |= {part.basis for part in unpaid}
         return self._last
 
     def learner(self, number: int, consensus: Consensus) -> AnyLearner:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from silo_agent.models.custom import custom
+from silo_agent.models.custom import custom, custom_reads
 from silo_agent.models.parameters import closest
-from silo_agent.models.protocol import IterativeLearner, Learner, Problem
+from silo_agent.models.protocol import IterativeLearner, Learner, Problem, Reads
 from wire.errors import ConfigurationError
+from wire.extractor_file import ExtractorFile
 
 
 class LearnerSpec(BaseModel):
@@ -29,12 +31,21 @@ class LearnerSpec(BaseModel):
     def _bare_name(cls, written: Any) -> Any:
         return {"name": written} if isinstance(written, str) else written
 
+    def found_from(self, base: Path) -> LearnerSpec:
+        """The same with a relative `path` among the parameters starting at `base`."""
+        path = self.parameters.get("path")
+        if ":" in self.name or not isinstance(path, str):
+            return self
+        found = {**self.parameters, "path": str(base / path)}
+        return self.model_copy(update={"parameters": found})
+
 
 @dataclass(frozen=True)
 class _Entry:
     module: str
     builder: str
     extra: str
+    reads: Reads = "features"
 
 
 # Family modules import their library when they are imported, so they are imported when asked for.
@@ -49,6 +60,7 @@ _ENTRIES = {
     "mlp": _Entry("neural", "mlp", "trainer"),
     "torch_mlp": _Entry("torch_nets", "torch_mlp", "torch"),
     "torch_cnn": _Entry("torch_nets", "torch_cnn", "torch"),
+    "transformers": _Entry("transformer_learner", "transformers_", "torch", reads="texts"),
 }
 
 LEARNERS: tuple[str, ...] = tuple(_ENTRIES)
@@ -59,22 +71,21 @@ _SEEDS = 2**31
 
 
 def build(
-    spec: LearnerSpec, classes: int, row_shape: tuple[int, ...], seed: int
+    spec: LearnerSpec,
+    classes: int,
+    row_shape: tuple[int, ...],
+    seed: int,
+    extractor: ExtractorFile | None = None,
 ) -> Learner | IterativeLearner:
-    """An untrained learner for class indices 0..classes-1 and rows of `row_shape` (without n).
+    """An untrained learner for class indices 0..classes-1 and rows of `row_shape` (without n; () for texts).
 
-    The same arguments and data always give the same predictions. The result is picklable.
+    The same arguments and data always give the same predictions. The result is picklable. `extractor` is the task's,
+    for networks that start from it.
     """
-    problem = Problem(classes, row_shape, seed % _SEEDS)
+    problem = Problem(classes, row_shape, seed % _SEEDS, extractor)
     if ":" in spec.name:
         return custom(spec.name, spec.parameters, problem)
-    entry = _ENTRIES.get(spec.name)
-    if entry is None:
-        raise ConfigurationError(
-            f"There is no learner {spec.name!r}.",
-            closest(spec.name, LEARNERS)
-            + f"Choose one of {', '.join(LEARNERS)}; or name your own as package.module:Class.",
-        )
+    entry = _entry(spec)
     try:
         family = import_module(f"silo_agent.models.{entry.module}")
         learner: Learner | IterativeLearner = getattr(family, entry.builder)(
@@ -86,3 +97,19 @@ def build(
             f'Install it: pip install "consilium[{entry.extra}]"',
         ) from error
     return learner
+
+
+def reads(spec: LearnerSpec) -> Reads:
+    """Whether the learner reads numbers or texts; a person's own class says so by `reads = "texts"`."""
+    return custom_reads(spec.name) if ":" in spec.name else _entry(spec).reads
+
+
+def _entry(spec: LearnerSpec) -> _Entry:
+    entry = _ENTRIES.get(spec.name)
+    if entry is None:
+        raise ConfigurationError(
+            f"There is no learner {spec.name!r}.",
+            closest(spec.name, LEARNERS)
+            + f"Choose one of {', '.join(LEARNERS)}; or name your own as package.module:Class.",
+        )
+    return entry

@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any
 
 from silo_agent.models.parameters import closest, refuse_parameter
-from silo_agent.models.protocol import IterativeLearner, Learner, Problem
+from silo_agent.models.protocol import IterativeLearner, Learner, Problem, Reads, reads_of
 from silo_agent.models.seen_labels import SeenLabels
 from wire.errors import ConfigurationError
 
@@ -27,7 +27,20 @@ def custom(path: str, given: Mapping[str, object], problem: Problem) -> Learner 
     if callable(getattr(kind, "advance", None)):
         learner: IterativeLearner = kind(**arguments)
         return learner
-    return SeenLabels(partial(kind, **arguments), problem.classes, flatten=False)
+    return SeenLabels(
+        partial(kind, **arguments), problem.classes, flatten=False, reads=reads_of(kind)
+    )
+
+
+def custom_reads(path: str) -> Reads:
+    """What the class at `path` says it reads."""
+    kind = _class_at(path)
+    said = getattr(kind, "reads", "features")
+    if said not in ("features", "texts"):
+        raise ConfigurationError(
+            f"Learner {path}: `reads` is {said!r}.", 'It must be "features" or "texts".'
+        )
+    return reads_of(kind)
 
 
 def _class_at(path: str) -> Any:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
-Features: TypeAlias = npt.NDArray[np.floating[Any]]
-"""Encoded rows: (n, d), or (n, H, W) and (n, H, W, channels) for images."""
+from wire.extractor_file import ExtractorFile
+
+Features: TypeAlias = npt.NDArray[Any]
+"""Rows as a learner reads them: numbers (n, d), images (n, H, W) or (n, H, W, channels), texts (n,) of str objects."""
+
+Reads: TypeAlias = Literal["features", "texts"]
+"""What a learner wants rows to be: numbers, or the texts themselves."""
 
 Labels: TypeAlias = npt.NDArray[np.int64]
 """Class indices in 0..C-1, shape (n,)."""
@@ -36,11 +41,13 @@ class Labelled:
 
 @dataclass(frozen=True)
 class Problem:
-    """What a learner is built for: C classes, rows of one shape (without n), and its seed."""
+    """What a learner is built for: C classes, rows of one shape (without n; () for texts), and its seed."""
 
     classes: int
     row_shape: tuple[int, ...]
     seed: int
+    extractor: ExtractorFile | None = None
+    """The task's; networks may start from its weights."""
 
 
 @runtime_checkable
@@ -69,3 +76,8 @@ class IterativeLearner(Protocol):
 
 
 AnyLearner: TypeAlias = Learner | IterativeLearner
+
+
+def reads_of(learner: object) -> Reads:
+    """What a learner, or its class, reads: its attribute `reads`; numbers if it has none."""
+    return "texts" if getattr(learner, "reads", "features") == "texts" else "features"

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from silo_agent.models.protocol import Features, Labels, Learner
+from silo_agent.models.protocol import Features, Labels, Learner, Reads
 from wire.errors import ConfigurationError
 
 
@@ -17,7 +17,15 @@ class SeenLabels:
     `make` must be picklable; it is called for every `fit`, so nothing survives from an earlier one.
     """
 
-    def __init__(self, make: Callable[[], Learner], classes: int, *, flatten: bool = True) -> None:
+    def __init__(
+        self,
+        make: Callable[[], Learner],
+        classes: int,
+        *,
+        flatten: bool = True,
+        reads: Reads = "features",
+    ) -> None:
+        self.reads = reads
         self._make = make
         self._classes = classes
         self._flatten = flatten

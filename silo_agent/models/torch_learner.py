@@ -5,10 +5,13 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 from torch import nn
 
@@ -61,11 +64,22 @@ class Standardise(nn.Module):
         return (rows - self.mean) / self.scale
 
 
+@dataclass(frozen=True, eq=False)
+class Start:
+    """Where a network begins: public weights of its first layers, and the scale their inputs have."""
+
+    weights: tuple[NDArray[Any], ...]
+    """In the order of the network's parameters, of which they are the first."""
+    mean: NDArray[Any]
+    scale: NDArray[Any]
+
+
 class TorchLearner:
     """A continuing learner around the network that `make` builds: rows in, C logits out.
 
     The input scale is learned from the first rows it sees and then kept, so that later rounds
-    continue the same function. Pickles hold weights, optimiser and scale, free of any device.
+    continue the same function; one that begins with a `Start` has its scale. Pickles hold weights,
+    optimiser and scale, free of any device.
     """
 
     _network: nn.Module
@@ -73,10 +87,17 @@ class TorchLearner:
     _scaled: bool
     _optimiser: torch.optim.Optimizer
 
-    def __init__(self, make: Callable[[], nn.Module], training: Training, problem: Problem) -> None:
+    def __init__(
+        self,
+        make: Callable[[], nn.Module],
+        training: Training,
+        problem: Problem,
+        start: Start | None = None,
+    ) -> None:
         self._make = make
         self._training = training
         self._problem = problem
+        self._start = start
         self._begin()
 
     def advance(self, private: Labelled, pseudo: Labelled | None, steps: int, seed: int) -> None:
@@ -90,7 +111,7 @@ class TorchLearner:
             self._scale.learn(torch.cat([rows for rows, _, _ in sources]))
         self._scaled = True
         draw = torch.Generator().manual_seed(seed)
-        with _reproducible(self._training.n_jobs):
+        with reproducible(self._training.n_jobs):
             self._network.train()
             for _ in range(steps):
                 batch = [
@@ -112,10 +133,19 @@ class TorchLearner:
         self.advance(Labelled(X, y), None, self._training.fit_steps, self._problem.seed)
         return self
 
+    def begin_like(self, other: object, /) -> bool:
+        """Takes over weights and input scale of a network of the same form; False, and nothing, if it has another."""
+        if not isinstance(other, TorchLearner) or _form(self) != _form(other):
+            return False
+        self._network.load_state_dict(other._network.state_dict())
+        self._scale.load_state_dict(other._scale.state_dict())
+        self._scaled = other._scaled
+        return True
+
     def predict(self, X: Features, /) -> Labels:
         """The class with the largest logit."""
         rows = torch.as_tensor(np.asarray(X, dtype=np.float32))
-        with _reproducible(self._training.n_jobs), torch.inference_mode():
+        with reproducible(self._training.n_jobs), torch.inference_mode():
             self._network.eval()
             chosen = [
                 self._network(self._scale(part.to(self._device))).argmax(dim=1).cpu()
@@ -131,6 +161,7 @@ class TorchLearner:
             "make": self._make,
             "training": self._training,
             "problem": self._problem,
+            "start": self._start,
             "scaled": self._scaled,
             "state": state.getvalue(),
         }
@@ -139,6 +170,8 @@ class TorchLearner:
         self._make = saved["make"]
         self._training = saved["training"]
         self._problem = saved["problem"]
+        # Learners kept before there were extractors have none.
+        self._start = saved.get("start")
         self._begin()
         self._scaled = saved["scaled"]
         # The machine that goes on may lack the GPU of the one that stopped.
@@ -147,14 +180,18 @@ class TorchLearner:
             part.load_state_dict(state[name])
 
     def _begin(self) -> None:
-        self._device = _device(self._training.device)
+        self._device = device_named(self._training.device)
         # Only the CPU generator is seeded, and put back afterwards: `torch.manual_seed` would also
         # make every GPU's randomness predictable for whoever draws noise there.
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(self._problem.seed)
-            self._network = self._make().to(self._device)
-        self._scale = Standardise(self._problem.row_shape).to(self._device)
-        self._scaled = False
+            self._network = self._make()
+        self._scale = Standardise(self._problem.row_shape)
+        self._scaled = self._start is not None
+        if self._start is not None:
+            _begin_with(self._start, self._network, self._scale)
+        self._network.to(self._device)
+        self._scale.to(self._device)
         self._optimiser = torch.optim.Adam(
             self._network.parameters(),
             lr=self._training.learning_rate,
@@ -173,7 +210,22 @@ class TorchLearner:
         )
 
 
-def _device(wanted: Literal["auto", "cpu", "cuda"]) -> torch.device:
+def _form(learner: TorchLearner) -> list[tuple[str, torch.Size]]:
+    parts = (learner._network, learner._scale)
+    return [(name, part.shape) for one in parts for name, part in one.state_dict().items()]
+
+
+def _begin_with(start: Start, network: nn.Module, scale: Standardise) -> None:
+    first = islice(network.parameters(), len(start.weights))
+    with torch.no_grad():
+        for parameter, weight in zip(first, start.weights, strict=True):
+            parameter.copy_(torch.tensor(weight))
+        scale.mean.copy_(torch.tensor(start.mean))
+        scale.scale.copy_(torch.tensor(start.scale))
+
+
+def device_named(wanted: Literal["auto", "cpu", "cuda"]) -> torch.device:
+    """The device a person asked for; `auto` is the GPU where there is one."""
     present = torch.cuda.is_available()
     if wanted == "cuda" and not present:
         raise ConfigurationError(
@@ -184,7 +236,7 @@ def _device(wanted: Literal["auto", "cpu", "cuda"]) -> torch.device:
 
 
 @contextmanager
-def _reproducible(threads: int) -> Iterator[None]:
+def reproducible(threads: int) -> Iterator[None]:
     """`threads` CPU threads, and only those GPU kernels that add up in a fixed order."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads)

@@ -50,6 +50,10 @@ def plan(
             help="xor: labels one patient can change; a number is an assumption and makes ε an estimate.",
         ),
     ] = WORST_CASE,
+    certainty_epsilon: Annotated[
+        float,
+        typer.Option(help="FEDAUX: what certainties may cost, once.", min=1e-6, max=1e6),
+    ] = 0.1,
     seed: Annotated[
         int, typer.Option(help="Which silos are made up; the noise is drawn anew every time.")
     ] = 0,
@@ -87,6 +91,7 @@ def plan(
         expert_accuracy=expert_accuracy,
         features=features,
         changed_rows=_changed_rows(sensitivity, public_rows),
+        certainty_epsilon=certainty_epsilon,
     )
     if plot is not None:
         check_plot(plot)
@@ -169,7 +174,13 @@ def _facts(
         from silo_agent.trainer.approval_view import find, seen
 
         definition = find(seen(home), task).definition
-        return TaskFacts(definition.shape, definition.rounds.max_rounds, definition.name)
+        return TaskFacts(
+            definition.shape,
+            definition.rounds.max_rounds,
+            definition.name,
+            definition.fedaux,
+            definition.public_set,
+        )
     if not any(given):
         return None
     if rows < 1 or classes < 2 or rounds < 1:

@@ -5,25 +5,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
-
-from silo_agent.models.protocol import AnyLearner, Labelled, Labels
+from silo_agent.privacy.certainty import with_certainty
 from silo_agent.privacy.mechanisms.catalogue import build
-from silo_agent.privacy.mechanisms.protocol import Offer, PrivateSide, Scope, Sensitivity
+from silo_agent.privacy.mechanisms.protocol import Offer, Scope, Sensitivity
+from silo_agent.privacy.nobody import nobody
 from silo_agent.privacy.settings import (
     MechanismSettings,
     NoneSettings,
     PrivacySettings,
     PrivateLabellerSettings,
     RandomizedResponseSettings,
-    TeacherVotesSettings,
     XorSettings,
+    has_own_noise,
 )
 from wire.ballot import BallotShape, Encoding
 from wire.errors import ConfigurationError
+from wire.methods import FedauxPolicy
 from wire.privacy.accounting import epsilon
 from wire.privacy.declaration import Unit
-from wire.privacy.events import Event
 
 _MANY: Final = 10_000
 """Patients assumed where their number is not known: enough for every mechanism to be built."""
@@ -37,6 +36,9 @@ class TaskFacts:
     rounds: int
     name: str = ""
     """Empty if it is only assumed."""
+    fedaux: FedauxPolicy | None = None
+    """How the task has votes weighted by certainty, if it does."""
+    public_set: str = ""
 
     @property
     def called(self) -> str:
@@ -60,21 +62,6 @@ class Costs:
     """Why the mechanism cannot serve the task; empty if it can."""
 
 
-class Memory:
-    """Keepsakes that last as long as they are held."""
-
-    def __init__(self) -> None:
-        self._contents: dict[str, bytes] = {}
-
-    def get(self, name: str) -> bytes | None:
-        """What was kept under a name, if anything was."""
-        return self._contents.get(name)
-
-    def put(self, name: str, content: bytes) -> None:
-        """Keeps `content` under a name."""
-        self._contents[name] = content
-
-
 def encoding_for(settings: MechanismSettings) -> Encoding:
     """The encoding of ballots that serves a mechanism best."""
     match settings:
@@ -86,28 +73,10 @@ def encoding_for(settings: MechanismSettings) -> Encoding:
             return Encoding.INDEX
 
 
-def has_own_noise(settings: MechanismSettings) -> bool:
-    """True if silo.yaml says how much noise the mechanism adds, so that no budget has to."""
-    match settings:
-        case XorSettings(flip=flip, theta=theta):
-            return flip is not None or theta is not None
-        case RandomizedResponseSettings(row_epsilon=row):
-            return row is not None
-        case TeacherVotesSettings(scale=scale):
-            return scale is not None
-        case _:
-            return False
-
-
 def noise_is_open(settings: PrivacySettings) -> bool:
     """True if neither the mechanism's own settings nor a budget for the task say how much noise to add."""
     none = isinstance(settings.mechanism, NoneSettings)
     return not none and settings.epsilon is None and not has_own_noise(settings.mechanism)
-
-
-def whole_task(offer: Offer, paid_rounds: int) -> tuple[Event, ...]:
-    """All that is ever paid: what rests on one kept model is paid once, anything else in every paid round."""
-    return offer.events * (1 if offer.basis else paid_rounds)
 
 
 def costs_of(settings: PrivacySettings, patient_column: str | None, task: TaskFacts) -> Costs:
@@ -124,14 +93,16 @@ def costs_of(settings: PrivacySettings, patient_column: str | None, task: TaskFa
     )
     try:
         mechanism = build(settings.mechanism, scope)
+        if task.fedaux is not None:
+            mechanism = with_certainty(mechanism, settings, scope, task.fedaux, task.public_set)
     except ConfigurationError as error:
         return Costs(None, task.rounds, misfit=error.sentence)
     misfit = mechanism.misfit()
     if misfit or _found_in_the_data(settings.mechanism):
         return Costs(None, mechanism.paid_rounds, misfit=misfit)
-    offer = mechanism.offer(_nobody(task))
-    paid = 1 if offer.basis else mechanism.paid_rounds
-    spent = epsilon(whole_task(offer, paid), settings.delta)
+    offer = mechanism.offer(nobody(task.shape))
+    paid = mechanism.paid_rounds if offer.events else 1
+    spent = epsilon(offer.whole_task(paid), settings.delta)
     return Costs(spent, paid, _payable(offer, paid, settings))
 
 
@@ -150,30 +121,8 @@ def _payable(offer: Offer, paid_rounds: int, settings: PrivacySettings) -> int:
     payable, beyond = 0, paid_rounds + 1
     while beyond - payable > 1:
         middle = (payable + beyond) // 2
-        if epsilon(whole_task(offer, middle), settings.delta) <= budget:
+        if epsilon(offer.whole_task(middle), settings.delta) <= budget:
             payable = middle
         else:
             beyond = middle
     return payable
-
-
-def _nobody(task: TaskFacts) -> PrivateSide:
-    """A silo without data: whoever looks at them to say what a ballot costs fails here."""
-
-    def never(*_: object) -> Labels:
-        raise AssertionError("a proved cost depends on no private row")
-
-    def untrained(_: int) -> AnyLearner:
-        raise AssertionError("a cost is said before anything is trained")
-
-    return PrivateSide(
-        private=Labelled(np.empty((0, 1)), np.empty(0, dtype=np.int64)),
-        patients=np.empty(0, dtype=np.int64),
-        public=np.empty((task.shape.rows, 1)),
-        classes=task.shape.classes,
-        number=1,
-        predict=never,
-        predict_without=never,
-        build=untrained,
-        kept=Memory(),
-    )

@@ -9,8 +9,13 @@ from typing import Any
 
 from silo_agent.privacy import explain_words as words
 from silo_agent.privacy.budget import shown
-from silo_agent.privacy.costs import Costs, TaskFacts, has_own_noise, noise_is_open
-from silo_agent.privacy.settings import NoneSettings, PrivacySettings, XorSettings
+from silo_agent.privacy.costs import Costs, TaskFacts, noise_is_open
+from silo_agent.privacy.settings import (
+    NoneSettings,
+    PrivacySettings,
+    XorSettings,
+    has_own_noise,
+)
 from wire.privacy.declaration import MechanismName, Unit
 from wire.terminal import size
 
@@ -81,8 +86,8 @@ def explain(
     if meanings := _meanings(epsilon, lifetime, settings.delta):
         sections.append(Section(_meaning_heading(settings), meanings))
     sections += [
-        Section("How", _how(settings)),
-        Section("What leaves", words.what_leaves(settings.mechanism, _amount(task))),
+        Section("How", _how(settings, task)),
+        Section("What leaves", _what_leaves(settings, task)),
         Section("What never leaves", words.NEVER_LEAVES),
         Section("At the limit", _limit(settings)),
         Section("What is not promised", words.not_promised(unit, estimate=settings.estimated)),
@@ -235,11 +240,23 @@ def _meaning_heading(settings: PrivacySettings) -> str:
     )
 
 
-def _how(settings: PrivacySettings) -> tuple[str, ...]:
-    sentence = words.mechanism_sentence(settings.mechanism)
+def _how(settings: PrivacySettings, task: TaskFacts | None) -> tuple[str, ...]:
+    said = [words.mechanism_sentence(settings.mechanism)]
     if isinstance(settings.mechanism, XorSettings):
-        return (sentence, words.sensitivity_sentence(settings.mechanism.sensitivity))
-    return (sentence,)
+        said.append(words.sensitivity_sentence(settings.mechanism.sensitivity))
+    if _weighted(task):
+        said += words.certainty_sentences(settings.certainty, budget=settings.epsilon is not None)
+    return tuple(said)
+
+
+def _what_leaves(settings: PrivacySettings, task: TaskFacts | None) -> tuple[str, ...]:
+    ballot, *others = words.what_leaves(settings.mechanism, _amount(task))
+    return (ballot, *((words.CERTAINTIES_LEAVE,) if _weighted(task) else ()), *others)
+
+
+def _weighted(task: TaskFacts | None) -> bool:
+    """Whether certainties leave with the votes, or may, where nothing is known of the task."""
+    return task is None or task.fedaux is not None
 
 
 def _amount(task: TaskFacts | None) -> str:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from typing import Final
 
+from silo_agent.privacy.certainty_worth import CertaintyWorth
 from silo_agent.privacy.mechanisms.protocol import Sensitivity
 from silo_agent.privacy.settings import (
+    CertaintySettings,
     MechanismSettings,
     NoneSettings,
     PrivateLabellerSettings,
@@ -20,6 +22,8 @@ from wire.privacy.declaration import Unit
 ESTIMATE: Final = "estimate, not a guarantee"
 _FALSE_ALARMS: Final = 0.05
 _STRONG_ENOUGH: Final = 4.0
+_FEATURES: Final = 32
+"""Of an extractor, for an example."""
 _WEAK: Final = " That is a weak promise: choose a smaller ε if the records are sensitive."
 
 
@@ -191,6 +195,25 @@ def what_leaves(settings: MechanismSettings, bits: str) -> tuple[str, ...]:
         f"{ballot[0].upper()}{ballot[1:]}{bits}.",
         "With it: the mechanism's name, ε, δ, the unit, whether ε is an estimate, and the noise level.",
         "That the silo takes part, when it answers, and its certificate.",
+    )
+
+
+CERTAINTIES_LEAVE: Final = (
+    "In a task that weights votes by certainty (FEDAUX): with each label a number from 1 to 15, and an abstention on "
+    "the public rows that the certainty model was trained against."
+)
+
+
+def certainty_sentences(settings: CertaintySettings, *, budget: bool) -> tuple[str, ...]:
+    """How FEDAUX's certainties are made, what they cost, and from how many patients on they say anything."""
+    part = "It is part of the task's budget" if budget else "It comes on top of what the votes cost"
+    worth = CertaintyWorth(settings, 1, _FEATURES)
+    return (
+        "In a task that weights votes by certainty (FEDAUX), a second model learns, once, to tell the silo's rows from "
+        f"public ones; Gaussian noise makes it ε = {number(settings.epsilon)} at δ = {number(settings.delta)} for one "
+        f"exchange. {part}, is paid for with the first ballot and never again.",
+        f"With {_FEATURES} features that noise leaves nothing but noise below {worth.enough_units} patients; with k "
+        "times as many features it takes √k times as many patients. Votes then count nearly alike.",
     )
 
 

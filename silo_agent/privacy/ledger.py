@@ -94,6 +94,11 @@ class Ledger:
         with self._turn:
             return self._current().paid_basis(basis)
 
+    def holds(self, release: Release) -> bool:
+        """True if `spend` would add nothing: this very ballot is on the books, for what it costs."""
+        with self._turn:
+            return self._current().held(release) is not None
+
     def would_exceed(
         self, dataset: str, task_digest: str, events: Iterable[Event], budget: Budget
     ) -> Exceeded | None:

@@ -72,8 +72,7 @@ class Book:
             self._charge(release)
 
     def _charge(self, release: Release) -> None:
-        if release.basis:
-            self._bases.add(release.basis)
+        self._bases.update(release.pays_for)
         # What was written off belongs to the data set; no one knows to which task.
         for task in {"", release.task_digest}:
             account = self._accounts.setdefault((release.dataset, task), _Account())
@@ -129,10 +128,13 @@ class Book:
             if (release.task_digest, release.ballot_digest) in self._cast:
                 return ""
             return "a repetition repeats no ballot of its task that is on the books"
-        if release.kind is Kind.BALLOT and not costly(release.events):
-            if self.paid_basis(release.basis):
-                return ""
+        if release.kind is not Kind.BALLOT:
+            return ""
+        if not costly(release.events) and not release.made_from:
             return "a ballot that costs nothing rests on no model that was paid for"
+        paid = self._bases.union(release.pays_for)
+        if not paid.issuperset(release.made_from):
+            return "a ballot rests on a model that neither its events nor earlier ones paid for"
         return ""
 
 

@@ -60,7 +60,8 @@ class Line:
             "mechanism": release.mechanism and release.mechanism.value,
             "parameters": release.parameters,
             "events": [event.model_dump(mode="json") for event in release.events],
-            "basis": release.basis,
+            "made_from": list(release.made_from),
+            "pays_for": list(release.pays_for),
             "sensitivity": release.sensitivity and release.sensitivity.value,
             "estimate": ESTIMATE if release.estimate else "",
             "worst_case_epsilon": None if worst is None else _number(worst),
@@ -77,7 +78,8 @@ class Line:
         """The same, one cell each."""
         cells = self.as_json()
         nested = {
-            key: json.dumps(cells[key], ensure_ascii=False) for key in ("parameters", "events")
+            key: json.dumps(cells[key], ensure_ascii=False)
+            for key in ("parameters", "events", "made_from", "pays_for")
         }
         return {**cells, **nested}
 

@@ -13,7 +13,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, m
 from silo_agent.privacy.mechanisms.protocol import Sensitivity
 from wire.chain import Head
 from wire.privacy.declaration import MechanismName, Unit
-from wire.privacy.events import Event, Free, Pure, Unprotected
+from wire.privacy.events import EVENTS, Event, Free, Pure, Unprotected
 
 Count = Annotated[int, Field(ge=0)]
 
@@ -22,7 +22,7 @@ class Kind(StrEnum):
     """What an entry of the ledger is."""
 
     BALLOT = "ballot"
-    """Made from private data: its events paid for it, or those of its basis did."""
+    """Made from private data: its events paid for it, or a model it was made from had been paid for."""
     ABSTENTION = "abstention"
     """A ballot that says nothing on any row."""
     REPETITION = "repetition"
@@ -51,8 +51,10 @@ class Release(BaseModel):
     mechanism: MechanismName | None = None
     """None for a write-off."""
     events: tuple[Event, ...] = ()
-    basis: str = ""
-    """Digest of the model at home that the events paid for, or that had been paid for before."""
+    made_from: tuple[str, ...] = ()
+    """Names of the private models at home that it was made from and that are paid for once."""
+    pays_for: tuple[str, ...] = ()
+    """Those of them that the events pay for; the others had been paid for before."""
     parameters: Annotated[dict[str, JsonValue], BeforeValidator(_as_json)] = Field(
         default_factory=dict
     )
@@ -88,12 +90,26 @@ class Release(BaseModel):
         value = self.parameters.get("worst_case_epsilon")
         return float(value) if isinstance(value, int | float) else None
 
+    @model_validator(mode="before")
+    @classmethod
+    def _of_one_model(cls, values: Any) -> Any:
+        """Entries of an earlier version name one model as `basis`; if they cost something, that was it."""
+        if not isinstance(values, dict) or "basis" not in values:
+            return values
+        now = {key: value for key, value in values.items() if key != "basis"}
+        if basis := values["basis"]:
+            paid = costly(EVENTS.validate_python(values.get("events", ())))
+            now |= {"made_from": (basis,), "pays_for": (basis,) if paid else ()}
+        return now
+
     @model_validator(mode="after")
     def _honest(self) -> Self:
         if self.sensitivity is not None and self.sensitivity.estimate and not self.estimate:
             raise ValueError(f"a sensitivity that is {self.sensitivity} makes it an estimate")
         if self.kind in (Kind.ABSTENTION, Kind.REPETITION) and self.costs:
             raise ValueError(f"the events of {self.kind} must be free")
+        if not set(self.pays_for) <= set(self.made_from) or (self.pays_for and not self.costs):
+            raise ValueError("events pay for models that the release was made from")
         if self.kind is Kind.WRITE_OFF:
             if not (self.by and self.estimate):
                 raise ValueError("a write-off is a person's estimate")

@@ -100,6 +100,14 @@ class PrivateLabellerSettings(_Frozen):
     """`logistic` only: principal components of U kept as features, at most."""
 
 
+class CertaintySettings(_Frozen):
+    """What the certainties of a FEDAUX task may cost: trained once, with noise, part of the task's budget."""
+
+    epsilon: Epsilon = 0.1
+    delta: Probability = 1e-5
+    """The noise is chosen for (epsilon, delta); the ledger adds it up with everything else at its own δ."""
+
+
 MechanismSettings = Annotated[
     NoneSettings
     | XorSettings
@@ -108,6 +116,19 @@ MechanismSettings = Annotated[
     | PrivateLabellerSettings,
     Field(discriminator="name"),
 ]
+
+
+def has_own_noise(settings: MechanismSettings) -> bool:
+    """True if silo.yaml says how much noise the mechanism adds, so that no budget has to."""
+    match settings:
+        case XorSettings(flip=flip, theta=theta):
+            return flip is not None or theta is not None
+        case RandomizedResponseSettings(row_epsilon=row):
+            return row is not None
+        case TeacherVotesSettings(scale=scale):
+            return scale is not None
+        case _:
+            return False
 
 
 def _named(value: Any) -> Any:
@@ -125,6 +146,8 @@ class PrivacySettings(_Frozen):
     epsilon: Epsilon | None = None
     """Budget of one task, over all its rounds."""
     delta: Probability = 1e-5
+    certainty: CertaintySettings = CertaintySettings()
+    """For tasks that weight votes by how much a row looks like the silo's own."""
     lifetime_epsilon: Epsilon | None = None
     """Budget of the data set over all tasks, at the same δ."""
     dataset: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")] = "private"

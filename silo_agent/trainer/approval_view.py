@@ -18,10 +18,10 @@ from silo_agent.trainer.approval import SHOWN_DIGITS, Decision, Standing, decide
 from silo_agent.trainer.approval_record import Act, ApprovalRecord
 from silo_agent.trainer.policy import Terms, read_terms
 from silo_agent.trainer.task_folder import TaskFolder, seen_tasks
-from wire.consensus_policy import RuleName
 from wire.errors import ConfigurationError
 from wire.privacy.declaration import Declaration, MechanismName, PrivacyDemand
 from wire.task import TaskDefinition
+from wire.task_words import task_words
 from wire.terminal import local_time, size
 
 
@@ -122,8 +122,6 @@ def find(tasks: list[SeenTask], reference: str) -> SeenTask:
 def print_definition(task: SeenTask, console: Console) -> None:
     """What a person is asked to accept, all of it."""
     definition, rounds, shape = task.definition, task.definition.rounds, task.definition.shape
-    rule = definition.consensus
-    share = f" of {rule.min_share:.1%}" if rule.rule is RuleName.QUALIFIED_MAJORITY else ""
     stop = (
         f", sooner if at most {rounds.stop_churn:.1%} of the rows change in {rounds.stop_patience} rounds"
         if rounds.stop_patience
@@ -134,7 +132,7 @@ def print_definition(task: SeenTask, console: Console) -> None:
         "digest": definition.digest,
         "public set": f"{definition.public_set}, {definition.rows} rows",
         "labels": f"{len(definition.labels)}: {', '.join(definition.labels)}",
-        "method": f"{definition.method}, {definition.local_steps} local steps, {rule.rule}{share}",
+        **task_words(definition),
         "rounds": f"at most {rounds.max_rounds}, each open for {rounds.deadline:g} s and up to "
         f"{rounds.max_extensions} times longer{stop}",
         "quorum": f"a consensus is formed of {rounds.quorum} or more ballots",

@@ -1,4 +1,4 @@
-"""Rows as numbers for the learners, by an encoding learned from the public set alone.
+"""Rows as numbers for the learners, by an encoding learned from the public set alone; or as the texts they are.
 
 Nothing private shapes the encoding, so it costs no privacy, and a row is the same vector on every silo.
 """
@@ -25,8 +25,8 @@ _WORD = r"(?u)\b\w+\b"
 
 Rows: TypeAlias = pa.RecordBatch | NDArray[np.generic]
 """Rows in the public set's stored form: what its file holds, or `PrivateRows.features`."""
-Features: TypeAlias = NDArray[np.floating[Any]]
-"""Encoded rows (n, d); float64 for tables, float32 for text and arrays."""
+Features: TypeAlias = NDArray[Any]
+"""Encoded rows (n, d); float64 for tables, float32 for text and arrays. Or texts, (n,) of str objects."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,19 +65,24 @@ class Encoder:
         names = tuple(name for column in schema.columns for name in _feature_names(column))
         return cls(schema, path, names, medians)
 
-    def public(self, *, flat: bool = True) -> Features:
+    def public(self, *, flat: bool = True, texts: bool = False) -> Features:
         """The public set's features, row by row in the order of the ballots."""
         array = self.schema.kind is SetKind.ARRAY
-        return self.encode(open_array(self.path) if array else open_table(self.path), flat=flat)
+        stored = open_array(self.path) if array else open_table(self.path)
+        return self.encode(stored, flat=flat, texts=texts)
 
-    def encode(self, rows: Rows, *, flat: bool = True) -> Features:
-        """Features of rows in stored form; `flat=False` keeps the shape of an array's rows."""
+    def encode(self, rows: Rows, *, flat: bool = True, texts: bool = False) -> Features:
+        """Features of rows in stored form; `flat=False` keeps the shape of an array's rows.
+
+        `texts=True` gives the texts themselves, an empty one for an empty cell; ConfigurationError if the rows have none.
+        """
+        if texts:
+            return self._texts(rows)
         if isinstance(rows, np.ndarray):
             scaled = _scaled(rows)
             return scaled.reshape(len(rows), -1) if flat else scaled
         if self.words is not None:
-            texts = rows.column(0).fill_null("").to_pylist()
-            return np.asarray(self.words.transform(texts).todense(), dtype=np.float32)
+            return np.asarray(self.words.transform(self._texts(rows)).todense(), dtype=np.float32)
         features = np.zeros((rows.num_rows, len(self.names)), dtype=np.float64)
         start = 0
         for column in self.schema.columns:
@@ -85,6 +90,15 @@ class Encoder:
             self._fill(features[:, start:stop], rows[column.name], column)
             start = stop
         return features
+
+    def _texts(self, rows: Rows) -> NDArray[np.object_]:
+        if self.schema.kind is not SetKind.TEXT or isinstance(rows, np.ndarray):
+            raise ConfigurationError(
+                "The learner reads texts, and the public set is not text.",
+                "Choose a learner of tables or images in silo.yaml.",
+            )
+        # Objects: strings of one width would all take the room of the longest.
+        return np.array(rows.column(0).fill_null("").to_pylist(), dtype=object)
 
     def _fill(self, into: NDArray[np.float64], values: pa.Array, column: Column) -> None:
         if column.type is ColumnType.NUMBER:

@@ -15,7 +15,7 @@ import numpy as np
 from silo_agent.disk import FreeBytes, check_disk, free_bytes
 from silo_agent.findings import Check, Finding, Status, failed, in_turn, ok, warning
 from silo_agent.home import SiloHome
-from silo_agent.models.catalogue import build
+from silo_agent.models.catalogue import build, reads
 from silo_agent.models.gpu import cuda_devices
 from silo_agent.privacy.ledger import Ledger
 from silo_agent.trainer.approval_view import in_words
@@ -115,6 +115,8 @@ class Rehearsal:
         features, settings = self._private.features, self._settings
         shape = features.shape[1:] if isinstance(features, np.ndarray) else (1,)
         try:
+            if reads(settings.model) == "texts":
+                shape = ()
             build(settings.model, classes=2, row_shape=tuple(shape), seed=settings.seed)
         except ConsiliumError:
             raise
@@ -134,7 +136,12 @@ class Rehearsal:
         self.details.clear()
         for label, path, labels in self._public_sets():
             _, schema = inspect(path)
-            misfits = check(self._private, schema, labels or _labels_in(self._private))
+            misfits = check(
+                self._private,
+                schema,
+                labels or _labels_in(self._private),
+                reads=reads(self._settings.model),
+            )
             for misfit in misfits:
                 (unfit if misfit.fatal else notes).append(f"{label}: {misfit.sentence}")
                 if misfit.private_detail:

@@ -6,11 +6,12 @@ one that was paid for is the one that is handed out, as often as it is asked for
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, JsonValue, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter
 
 from silo_agent.privacy.budget import Budget
 from silo_agent.privacy.ledger import Ledger, Overspent
@@ -30,18 +31,22 @@ from wire.consensus_policy import Credibility
 from wire.crash_points import crash_point
 from wire.errors import LEDGER_ROLLED_BACK, Refusal
 from wire.privacy.declaration import Declaration
-from wire.privacy.events import Free
+from wire.privacy.events import Event, Free
 from wire.privacy.randomness import Bits
 from wire.task import TaskDefinition
 
 
 class _Slip(BaseModel):
-    """Kept with a ballot: what it costs and what is said of it."""
+    """Kept with a ballot: what it costs, what is said of it, and what it would cost had nothing been paid for."""
 
     model_config = ConfigDict(frozen=True, ser_json_inf_nan="strings")
 
     release: Release
     declaration: Declaration
+    anew: tuple[Event, ...] = ()
+    """What is paid for whether or not the models it was made from are."""
+    once: dict[str, tuple[Event, ...]] = Field(default_factory=dict)
+    """By name, the models that `release` pays for, and what each of them costs."""
 
 
 _Kept: TypeAlias = tuple[bytes, _Slip]
@@ -87,13 +92,26 @@ class Releasing:
         """The ballot of the silo's round; asked again, the identical one, paid for once."""
         data, slip = self._kept(silo.number) or self._made(silo)
         try:
-            self.ledger.spend(slip.release, self.budget)
+            self.ledger.spend(self._due(slip), self.budget)
         except Overspent as overspent:
             # Spent elsewhere since it was priced. It has never left, so another may take its place.
             data, slip = self._keep(*self._abstention(silo.number, overspent.exceeded.sentence))
             self.ledger.spend(slip.release, self.budget)
         crash_point("ballot-paid")
         return PaidBallot(data, slip.declaration, slip.release.reason)
+
+    def _due(self, slip: _Slip) -> Release:
+        """The release, less what a ballot of another round has paid for since this one was kept."""
+        release = slip.release
+        paid = {name for name in slip.once if self.ledger.paid_basis(name)}
+        if not paid or self.ledger.holds(release):
+            return release
+        return release.model_copy(
+            update={
+                "events": _added(slip.anew, slip.once, without=paid),
+                "pays_for": tuple(name for name in release.pays_for if name not in paid),
+            }
+        )
 
     def require_ballots(self, known: int) -> None:
         """LEDGER_ROLLED_BACK if more ballots are known to have left than the ledger has.
@@ -132,16 +150,20 @@ class Releasing:
 
     def _new(self, silo: PrivateSide) -> _Kept:
         offer = self.mechanism.offer(silo)
-        if offer.basis and self.ledger.paid_basis(offer.basis):
-            offer = replace(offer, events=(Free(),))
+        unpaid = {
+            part.basis: part.events for part in offer.once if not self.ledger.paid_basis(part.basis)
+        }
         exceeded = self.ledger.would_exceed(
-            self.settings.dataset, self.definition.digest, offer.events, self.budget
+            self.settings.dataset,
+            self.definition.digest,
+            _added(offer.events, unpaid),
+            self.budget,
         )
         if exceeded is not None:
             return self._abstention(silo.number, exceeded.sentence)
         shape = self.definition.shape
         data = self.mechanism.vote(silo, self.bits).within(self.known, shape).packed(shape)
-        return data, self._slip(silo.number, Kind.BALLOT, offer, data)
+        return data, self._slip(silo.number, Kind.BALLOT, offer, data, unpaid)
 
     def _repetition(self, number: int) -> _Kept | None:
         """The last ballot bought, once the mechanism buys no more; None while it does."""
@@ -156,20 +178,29 @@ class Releasing:
         if kept is None:
             return None
         data, slip = kept
-        free = {"round": number, "kind": Kind.REPETITION, "events": (Free(),)}
-        return data, slip.model_copy(update={"release": slip.release.model_copy(update=free)})
+        free = {"round": number, "kind": Kind.REPETITION, "events": (Free(),), "pays_for": ()}
+        release = slip.release.model_copy(update=free)
+        return data, slip.model_copy(update={"release": release, "anew": (), "once": {}})
 
     def _abstention(self, number: int, reason: str) -> _Kept:
         shape = self.definition.shape
         data = Vote(labels=np.full(shape.rows, ABSTAIN)).packed(shape)
         offer = Offer(
-            events=(Free(),),
+            events=(),
             declaration=self.settings.promise,
             sensitivity=Sensitivity.BY_CONSTRUCTION,
         )
-        return data, self._slip(number, Kind.ABSTENTION, offer, data, reason)
+        return data, self._slip(number, Kind.ABSTENTION, offer, data, {}, reason)
 
-    def _slip(self, number: int, kind: Kind, offer: Offer, data: bytes, reason: str = "") -> _Slip:
+    def _slip(
+        self,
+        number: int,
+        kind: Kind,
+        offer: Offer,
+        data: bytes,
+        unpaid: Mapping[str, tuple[Event, ...]],
+        reason: str = "",
+    ) -> _Slip:
         release = Release(
             kind=kind,
             dataset=self.settings.dataset,
@@ -178,8 +209,9 @@ class Releasing:
             round=number,
             ballot_digest=digest(data),
             mechanism=self.mechanism.name,
-            events=offer.events,
-            basis=offer.basis,
+            events=_added(offer.events, unpaid),
+            made_from=tuple(part.basis for part in offer.once),
+            pays_for=tuple(unpaid),
             parameters=_JSON.validate_python(dict(offer.parameters)),
             sensitivity=offer.sensitivity,
             estimate=offer.sensitivity.estimate,
@@ -188,10 +220,21 @@ class Releasing:
             delta=self.settings.delta,
             reason=reason,
         )
-        return _Slip(release=release, declaration=self._declared(offer.declaration))
+        declared = self._declared(offer.declaration)
+        return _Slip(release=release, declaration=declared, anew=offer.events, once=dict(unpaid))
 
     def _declared(self, declaration: Declaration) -> Declaration:
         """What is said of a ballot; the silo's size only where the approved task weights silos by it."""
         if self.definition.consensus.credibility is not Credibility.DATA_SIZE:
             return declaration
         return declaration.model_copy(update={"units_log2": self.scope.units.bit_length() - 1})
+
+
+def _added(
+    anew: tuple[Event, ...],
+    once: Mapping[str, tuple[Event, ...]],
+    without: Collection[str] = (),
+) -> tuple[Event, ...]:
+    """What is to be paid, `without` some of the models; a ballot that costs nothing says so."""
+    models = (event for name, part in once.items() if name not in without for event in part)
+    return (*anew, *models) or (Free(),)

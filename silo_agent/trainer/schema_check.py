@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from silo_agent.models.protocol import Reads
 from silo_agent.trainer.label_space import label_indices
 from silo_agent.trainer.private_data import PrivateData
 from wire.arrays import all_finite
@@ -58,14 +59,25 @@ class PrivateRows:
     patients: NDArray[np.int64] = field(repr=False)
 
 
-def check(private: PrivateData, schema: SetSchema, labels: Sequence[str]) -> list[Misfit]:
-    """Everything that keeps the private rows from a task, and what is good to know; never raises."""
+def check(
+    private: PrivateData,
+    schema: SetSchema,
+    labels: Sequence[str],
+    *,
+    known: Sequence[int] | None = None,
+    reads: Reads = "features",
+) -> list[Misfit]:
+    """Everything that keeps the private rows from a task, and what is good to know; never raises.
+
+    `known` are the indices of the labels this silo is said to know, None for all; `reads` is what its learner reads.
+    """
     if not private.rows:
         return [Misfit("The private data have no rows.")]
     return list(
         chain(
+            _readable(schema, reads),
             _features(private, schema),
-            _labels(private, labels),
+            _labels(private, labels, known),
             _patients(private),
         )
     )
@@ -155,6 +167,13 @@ def _named(table: pa.Table, text_column: str | None, schema: SetSchema) -> pa.Ta
     if schema.kind is SetKind.TEXT:
         return table.select([name for name in schema.names if name in table.column_names])
     return table
+
+
+def _readable(schema: SetSchema, reads: Reads) -> Iterator[Misfit]:
+    if reads == "texts" and schema.kind is not SetKind.TEXT:
+        yield Misfit(
+            f"The learner that silo.yaml names reads texts, and the public set is {_KINDS[schema.kind]}."
+        )
 
 
 def _features(private: PrivateData, schema: SetSchema) -> Iterator[Misfit]:
@@ -274,7 +293,9 @@ def _empty(count: int, column: Column) -> Iterator[Misfit]:
         )
 
 
-def _labels(private: PrivateData, labels: Sequence[str]) -> Iterator[Misfit]:
+def _labels(
+    private: PrivateData, labels: Sequence[str], known: Sequence[int] | None
+) -> Iterator[Misfit]:
     name = private.settings.label
     indices = label_indices(private.labels, labels)
     unmatched = private.labels.filter(pa.array(indices < 0))
@@ -287,6 +308,14 @@ def _labels(private: PrivateData, labels: Sequence[str]) -> Iterator[Misfit]:
             f"The label {name} has {_distinct(unknown, 'value', 'values')} outside the task's label space, in {_count(len(unknown))}.",
             f"{_examples(name, unknown)}; the task has {listed(labels)}",
         )
+    if known is not None:
+        # By the task's whole label space first: 01 may be a class of its own, and not this silo's 1.
+        strange = private.labels.filter(pa.array((indices >= 0) & ~np.isin(indices, known)))
+        if len(strange):
+            yield Misfit(
+                f"The label {name} has {_distinct(strange, 'value', 'values')} outside the label space the task has for this silo, in {_count(len(strange))}.",
+                f"{_examples(name, strange)}; this silo has {listed([labels[index] for index in known])}",
+            )
 
 
 def _patients(private: PrivateData) -> Iterator[Misfit]:

@@ -7,6 +7,7 @@ import functools
 import signal
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any, TypeVar
 
 import grpc
@@ -14,6 +15,8 @@ import structlog
 from pydantic import ValidationError
 
 from silo_agent.home import SiloHome
+from silo_agent.models.extractors import load
+from silo_agent.models.extractors.protocol import Extractor
 from silo_agent.privacy.ledger import Ledger
 from silo_agent.trainer.approval import Consent
 from silo_agent.trainer.approval_record import ApprovalRecord
@@ -29,6 +32,8 @@ from wire.consilium.v1 import task_pb2, trainer_pb2, trainer_pb2_grpc
 from wire.crash_points import crash_point
 from wire.errors import (
     CONTENT_CORRUPT,
+    EXTRACTOR_INVALID,
+    MESSAGE_MALFORMED,
     NOT_PREPARED,
     ROUND_BEYOND_TASK,
     TASK_INVALID,
@@ -38,7 +43,7 @@ from wire.errors import (
 )
 from wire.files import digest_of, discard_unfinished
 from wire.privacy.randomness import SecureBits
-from wire.public_file import PublicSetFolder
+from wire.public_file import ExtractorFolder, PublicFolder, PublicSetFolder
 from wire.schema import SetSchema
 from wire.task import TaskDefinition
 
@@ -84,6 +89,7 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
         self._isolation = isolation
         self._consent = consent
         self._public_sets = PublicSetFolder(home.public_sets)
+        self._extractors = ExtractorFolder(home.extractors)
         self._sessions: dict[str, Session] = {}
         self._training = asyncio.Lock()
 
@@ -111,8 +117,10 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
     async def Prepare(
         self, request: trainer_pb2.PrepareRequest, context: Any
     ) -> trainer_pb2.PrepareResponse:
-        """Checks the private data against the task; trusts neither the definition nor the file."""
+        """Checks the private data against the task; trusts neither the definition nor the files."""
         definition = self._proposed(request.definition)
+        if request.extractor.digest != definition.extractor:
+            raise Refusal(MESSAGE_MALFORMED, why="its extractor is not the one the task names")
         if definition.digest in self._sessions:
             return trainer_pb2.PrepareResponse(task_digest=definition.digest)
         async with self._training:
@@ -177,6 +185,8 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
             raise Refusal(TASK_INVALID, why="its public set has no rows")
         # Refuses what is no digest: a person reads it, and the policy compares it.
         self._public_sets.path(definition.public_set)
+        if definition.extractor:
+            self._extractors.path(definition.extractor)
         TaskFolder(self._home.tasks, definition.digest).keep_definition(definition)
         self._consent.require(definition)
         return definition
@@ -184,10 +194,9 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
     def _open(
         self, definition: TaskDefinition, schema: SetSchema, silo: str
     ) -> tuple[Session | None, list[str]]:
-        path = self._public_sets.path(definition.public_set)
-        if not path.exists() or digest_of(path) != definition.public_set:
-            raise Refusal(CONTENT_CORRUPT, what="the public set", digest=definition.public_set)
-        session, misfits = open_session(definition, schema, path, self._office, silo)
+        public = _verified(self._public_sets, definition.public_set)
+        extractor = self._extractor(definition)
+        session, misfits = open_session(definition, schema, public, self._office, silo, extractor)
         for misfit in misfits:
             log.warning(
                 "private_data",
@@ -197,6 +206,15 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
                 detail=misfit.private_detail,
             )
         return session, [misfit.sentence for misfit in misfits if misfit.fatal]
+
+    def _extractor(self, definition: TaskDefinition) -> Extractor | None:
+        """The task's extractor, if it names one; EXTRACTOR_INVALID if the file is not for its public rows."""
+        if not definition.extractor:
+            return None
+        extractor = load(_verified(self._extractors, definition.extractor))
+        if extractor.file.header.public_set != definition.public_set:
+            raise Refusal(EXTRACTOR_INVALID, why="it was trained on another public set")
+        return extractor
 
     def _standing(self, task: TaskDefinition | None = None) -> trainer_pb2.PrivacyStanding:
         return standing(self._office.ledger, self._office.settings.privacy, task)
@@ -246,6 +264,14 @@ async def serve(home: SiloHome, isolation: Isolation) -> None:
     await stop.wait()
     await server.stop(grace=timedelta(seconds=5).total_seconds())
     home.socket.unlink(missing_ok=True)
+
+
+def _verified(folder: PublicFolder, digest: str) -> Path:
+    """A file of the exchange folder; CONTENT_CORRUPT unless it is here and has its digest."""
+    path = folder.path(digest)
+    if not path.exists() or digest_of(path) != digest:
+        raise Refusal(CONTENT_CORRUPT, what=f"the {folder.what}", digest=digest)
+    return path
 
 
 def _labels(request: trainer_pb2.VoteRequest | trainer_pb2.FinishRequest) -> bytes | None:

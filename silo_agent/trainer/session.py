@@ -2,32 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from silo_agent.models.catalogue import build
+from silo_agent.models.catalogue import build, reads
 from silo_agent.models.extractors.protocol import Extractor
-from silo_agent.models.protocol import AnyLearner, Features, IterativeLearner, Labelled, Labels
+from silo_agent.models.protocol import AnyLearner, Features, Labelled, Labels
 from silo_agent.privacy.certainty import with_certainty
 from silo_agent.privacy.ledger import Ledger
 from silo_agent.privacy.mechanisms.catalogue import build as build_mechanism
 from silo_agent.privacy.mechanisms.protocol import Extracted, PrivateSide, Scope
 from silo_agent.trainer.features import Encoder
-from silo_agent.trainer.fedct import Consensus, CoTraining
-from silo_agent.trainer.fedkt import consistent_labels
+from silo_agent.trainer.fedct import CoTraining
 from silo_agent.trainer.home_model import HomeModel
+from silo_agent.trainer.learning import Learning
 from silo_agent.trainer.private_data import load_private
 from silo_agent.trainer.releasing import PaidBallot, Releasing
 from silo_agent.trainer.schema_check import Misfit, check, prepare
 from silo_agent.trainer.settings import SiloSettings, TrainingSettings
 from silo_agent.trainer.specialists import specialised
-from silo_agent.trainer.task_folder import Folder, TaskFolder
-from silo_agent.trainer.weighing import fit_at_home
-from wire.ballot import BallotShape, unpack
+from silo_agent.trainer.starting import Start, load_start
+from silo_agent.trainer.task_folder import FINAL_CONSENSUS, Folder, TaskFolder
+from wire.ballot import BallotShape
 from wire.crash_points import crash_point
 from wire.privacy.declaration import Unit
 from wire.privacy.randomness import Bits
@@ -43,13 +43,14 @@ class Session:
     folder: Folder
     encoder: Encoder | None
     """How raw rows are read; None in experiments, whose rows are encoded already."""
-    training: CoTraining
-    patients: NDArray[np.int64] = field(repr=False)
+    learning: Learning
     releasing: Releasing
-    consensus_share: float | None = None
-    """How much of the consensus the final model learns from; None lets validation decide."""
     extracted: Extracted | None = None
     """Rows as the task's extractor sees them."""
+    extractor: Extractor | None = None
+    """What the learner sees rows through, if silo.yaml says so."""
+    numbers: Extracted | None = None
+    """Rows as numbers, where the learner reads texts."""
 
     @property
     def shape(self) -> BallotShape:
@@ -66,71 +67,49 @@ class Session:
         if self.folder.ballot(number) is None:
             crash_point("vote-asked")
             # One that continues takes its steps in every round, also where a mechanism votes without it.
-            if isinstance(self.training.build(self.training.seed), IterativeLearner):
-                self._learner(number, consensus)
+            if self.learning.continues:
+                self.learning.advance(number, consensus)
         return self.releasing.ballot(self._private_side(number, consensus))
 
     def finish(self, number: int, consensus: bytes | None) -> None:
-        """Trains once more on the final consensus, that of round `number`, and keeps the model."""
+        """Keeps the final consensus, that of round `number`; trains once more on it and keeps the model."""
         if self.folder.model_path() is None:
             if self.encoder is None:
                 raise ValueError("a model that cannot read raw rows is of no use at home")
+            if consensus is not None:
+                self.folder.put(FINAL_CONSENSUS, consensus)
             learner = self.home_learner(number + 1, consensus)
             crash_point("model-trained")
-            self.folder.keep_model(HomeModel(self.encoder, learner, self.definition.labels))
+            labels = self.definition.labels
+            self.folder.keep_model(HomeModel(self.encoder, learner, labels, self.extractor))
             crash_point("model-kept")
 
     def home_learner(self, number: int, consensus: bytes | None) -> AnyLearner:
         """The model this silo keeps, trained in the place of round `number`."""
-        training = self.training
-        if isinstance(training.build(training.seed), IterativeLearner):
-            return self._learner(number, consensus)
-        labels = self._labels(consensus)
-        return fit_at_home(training, self.patients, number, labels, self.consensus_share)
+        return self.learning.home_learner(number, consensus)
 
     def _private_side(self, number: int, consensus: bytes | None) -> PrivateSide:
+        learning, known = self.learning, self.releasing.known
+
         # An estimate of the sensitivity asks before the vote does.
         @cache
         def predict() -> Labels:
-            if self.definition.fedkt is not None:
-                return consistent_labels(self.training, self.patients, self.definition.fedkt)
-            labels = self._learner(number, consensus).predict(self.training.public)
-            return np.asarray(labels)
-
-        def predict_without(unit: int) -> Labels:
-            kept = self.patients != unit
-            without = replace(self.training, private=self.training.private[kept])
-            learner = without.fit(number, self._labels(consensus), None)
-            return np.asarray(learner.predict(without.public))
+            return learning.labels(number, consensus)
 
         return PrivateSide(
-            private=self.training.private,
-            patients=self.patients,
-            public=self.training.public,
+            private=learning.training.private,
+            patients=learning.patients,
+            public=learning.training.public,
             classes=len(self.definition.labels),
             number=number,
             predict=predict,
-            predict_without=predict_without,
-            build=self.training.build,
+            predict_without=lambda unit: learning.labels_without(unit, number, consensus),
+            build=learning.training.build,
             kept=self.folder,
             extracted=self.extracted,
+            numbers=self.numbers,
+            known=known if len(known) < len(self.definition.labels) else None,
         )
-
-    def _labels(self, consensus: bytes | None) -> Consensus | None:
-        return None if consensus is None else unpack(consensus, self.shape.as_index())
-
-    def _learner(self, number: int, consensus: bytes | None) -> AnyLearner:
-        # A trainer killed after the state was kept, but before the ballot was, must not train twice.
-        held: AnyLearner | None = self.folder.learner(number)
-        if held is not None:
-            return held
-        previous = self.folder.latest_learner(number)
-        learner = self.training.fit(number, self._labels(consensus), previous)
-        crash_point("learner-trained")
-        if isinstance(learner, IterativeLearner):
-            self.folder.keep_learner(number, learner)
-            crash_point("learner-kept")
-        return learner
 
 
 @dataclass(frozen=True)
@@ -160,24 +139,35 @@ def open_session(
     settings = office.settings
     known = definition.label_space(silo)
     private = load_private(settings.data, office.base)
-    misfits = check(private, schema, [definition.labels[index] for index in known])
+    read = reads(settings.model)
+    misfits = check(private, schema, definition.labels, known=known, reads=read)
     if any(misfit.fatal for misfit in misfits):
         return None, misfits
     encoder = Encoder.from_public(schema, public_file)
     ready = prepare(private, schema, definition.labels)
+    start: Start | str | None = None
+    if settings.start_from is not None:
+        path, raw = office.base / settings.start_from, settings.features == "raw"
+        start = load_start(path, definition, encoder, known, raw=raw)
+    if isinstance(start, str):
+        return None, [*misfits, Misfit(start)]
     folder = TaskFolder(office.tasks, definition.digest)
     folder.keep_definition(definition)
+    texts = read == "texts"
     session = assemble(
         definition,
         settings,
-        Labelled(encoder.encode(ready.features, flat=False), ready.labels),
-        encoder.public(flat=False),
+        Labelled(encoder.encode(ready.features, flat=False, texts=texts), ready.labels),
+        encoder.public(flat=False, texts=texts),
         Keeping(folder, office.ledger, office.bits),
         patients=ready.patients,
         unit=settings.unit,
         known=known,
         extractor=extractor,
         encoder=encoder,
+        start=start,
+        silo=silo,
+        numbers=Extracted(encoder.encode(ready.features), encoder.public()) if texts else None,
     )
     if isinstance(session, str):
         return None, [*misfits, Misfit(session)]
@@ -206,11 +196,18 @@ def assemble(
     known: tuple[int, ...],
     extractor: Extractor | None = None,
     encoder: Encoder | None = None,
+    start: Start | None = None,
+    silo: str = "",
+    numbers: Extracted | None = None,
 ) -> Session | str:
-    """A session over encoded rows, or the sentence that says why the silo cannot serve the task."""
+    """A session over rows as the learner reads them, or the sentence that says why the silo cannot serve the task.
+
+    `numbers` are the same rows encoded, where the learner reads texts.
+    """
     extracted = None
     if extractor is not None:
-        extracted = Extracted(extractor.transform(private.features), extractor.transform(public))
+        plain = numbers or Extracted(private.features, public)
+        extracted = Extracted(extractor.transform(plain.private), extractor.transform(plain.public))
     if settings.features == "extractor":
         if extracted is None:
             return "silo.yaml says features: extractor, and the task names no extractor."
@@ -235,7 +232,7 @@ def assemble(
         unit=unit,
         units=len(np.unique(patients)),
     )
-    mechanism = build_mechanism(settings.privacy.mechanism, scope)
+    mechanism = build_mechanism(settings.privacy.mechanism, scope, definition.fedkt)
     if definition.fedaux is not None:
         mechanism = with_certainty(
             mechanism, settings.privacy, scope, definition.fedaux, definition.public_set
@@ -252,13 +249,22 @@ def assemble(
         bits=keeping.bits,
         known=known,
     )
+    learning = Learning(
+        definition=definition,
+        folder=keeping.folder,
+        training=training,
+        patients=patients,
+        consensus_share=settings.consensus_share,
+        start=start,
+        silo=silo,
+    )
     return Session(
         definition=definition,
         folder=keeping.folder,
         encoder=encoder,
-        training=training,
-        patients=patients,
+        learning=learning,
         releasing=releasing,
-        consensus_share=settings.consensus_share,
         extracted=extracted,
+        extractor=extractor if settings.features == "extractor" else None,
+        numbers=numbers,
     )

@@ -49,4 +49,5 @@ class SiloSettings(TrainingSettings):
 
 def read_settings(path: Path) -> SiloSettings:
     """The settings at `path`, or ConfigurationError naming the key and the fix."""
-    return read_yaml(path, SiloSettings)
+    settings = read_yaml(path, SiloSettings)
+    return settings.model_copy(update={"model": settings.model.found_from(path.parent)})

@@ -1,8 +1,13 @@
-"""Learners of a silo that knows only some of a task's classes: they are built for those and answer with the task's."""
+"""Learners of a silo that knows only some of a task's classes: they are built for those and answer with the task's.
+
+Rows of other classes teach them nothing. The silo's own rows have none, which is checked before anything is
+trained; a consensus should not bring any, but what comes from outside is not trusted to.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -13,67 +18,65 @@ from silo_agent.models.protocol import (
     Labelled,
     Labels,
     Learner,
+    reads_of,
 )
 
 
 def specialised(
     build: Callable[[int, int], AnyLearner], known: tuple[int, ...], classes: int
 ) -> Callable[[int], AnyLearner]:
-    """A builder for seeds; `build` takes a number of classes and a seed."""
+    """A builder for seeds; `build` takes a number of classes and a seed, `known` is in ascending order."""
     if len(known) == classes:
         return lambda seed: build(classes, seed)
     return lambda seed: _wrapped(build(len(known), seed), known)
 
 
 def _wrapped(learner: AnyLearner, known: tuple[int, ...]) -> AnyLearner:
-    if isinstance(learner, IterativeLearner):
-        return IterativeSpecialist(learner, known)
-    return Specialist(learner, known)
+    if not isinstance(learner, IterativeLearner):
+        return Specialist(learner, known)
+    # One that can also start anew keeps doing so by its own number of steps.
+    return (NetworkSpecialist if isinstance(learner, Learner) else IterativeSpecialist)(
+        learner, known
+    )
 
 
-class Specialist:
+class _Knowing:
+    """Between the task's class indices and positions in `known`."""
+
+    def __init__(self, learner: AnyLearner, known: tuple[int, ...]) -> None:
+        self.reads = reads_of(learner)
+        self._learner: Any = learner
+        self._known = np.asarray(known, dtype=np.int64)
+
+    def predict(self, X: Features, /) -> Labels:
+        """One of the task's class indices per row, always a known one."""
+        labels: Labels = self._known[np.asarray(self._learner.predict(X), dtype=np.int64)]
+        return labels
+
+    def _own(self, rows: Labelled) -> Labelled:
+        """The rows of known classes, labelled by position in `known`."""
+        own = rows[np.isin(rows.labels, self._known)]
+        return Labelled(own.features, np.searchsorted(self._known, own.labels).astype(np.int64))
+
+
+class Specialist(_Knowing):
     """A learner fitted anew whose classes 0 … k−1 are those of `known`."""
 
-    def __init__(self, learner: Learner, known: tuple[int, ...]) -> None:
-        self._learner = learner
-        self._known = np.asarray(known, dtype=np.int64)
-
     def fit(self, X: Features, y: Labels, /) -> Specialist:
-        """Learns from rows whose labels are all known."""
-        self._learner.fit(X, _own(y, self._known))
+        """Learns from the rows whose class is known."""
+        own = self._own(Labelled(X, y))
+        self._learner.fit(own.features, own.labels)
         return self
 
-    def predict(self, X: Features, /) -> Labels:
-        """One of the task's class indices per row."""
-        labels: Labels = self._known[np.asarray(self._learner.predict(X), dtype=np.int64)]
-        return labels
 
-
-class IterativeSpecialist:
+class IterativeSpecialist(_Knowing):
     """The same for a learner that continues."""
 
-    def __init__(self, learner: IterativeLearner, known: tuple[int, ...]) -> None:
-        self._learner = learner
-        self._known = np.asarray(known, dtype=np.int64)
-
     def advance(self, private: Labelled, pseudo: Labelled | None, steps: int, seed: int) -> None:
-        """Takes `steps` minibatch steps on rows whose labels are all known."""
-        own, others = (
-            None if rows is None else Labelled(rows.features, _own(rows.labels, self._known))
-            for rows in (private, pseudo)
-        )
-        if own is not None:
-            self._learner.advance(own, others, steps, seed)
-
-    def predict(self, X: Features, /) -> Labels:
-        """One of the task's class indices per row."""
-        labels: Labels = self._known[np.asarray(self._learner.predict(X), dtype=np.int64)]
-        return labels
+        """Takes `steps` minibatch steps on the rows whose class is known."""
+        others = None if pseudo is None else self._own(pseudo)
+        self._learner.advance(self._own(private), others or None, steps, seed)
 
 
-def _own(labels: Labels, known: Labels) -> Labels:
-    """The task's class indices as positions in `known`, which is sorted."""
-    if not np.isin(labels, known).all():
-        raise ValueError("a row has a class this silo does not know")
-    own: Labels = np.searchsorted(known, labels).astype(np.int64)
-    return own
+class NetworkSpecialist(IterativeSpecialist, Specialist):
+    """The same for a learner that continues and can start anew."""

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import joblib
 
 from wire.errors import ConfigurationError
 from wire.files import write_atomically
 from wire.task import TaskDefinition
+
+FINAL_CONSENSUS: Final = "consensus"
+"""Under this name the last consensus of a finished task is kept, packed in the index encoding."""
 
 
 class Folder(Protocol):
@@ -41,6 +44,11 @@ class TaskFolder:
         if not path.exists():
             write_atomically(path, definition.canonical().encode())
 
+    def definition(self) -> TaskDefinition:
+        """The task it is the folder of."""
+        path = self._folder / "definition.json"
+        return TaskDefinition.model_validate_json(path.read_text("utf-8"))
+
     def rounds_voted(self) -> tuple[int, ...]:
         """The rounds for which a ballot was made."""
         names = sorted(path.stem for path in self._folder.glob("ballot-*.bin"))
@@ -63,12 +71,12 @@ class TaskFolder:
         write_atomically(self._ballot_path(number), ballot)
 
     def get(self, name: str) -> bytes | None:
-        """What a privacy mechanism kept under a name, if anything."""
+        """What was kept under a name, if anything."""
         path = self._kept_path(name)
         return path.read_bytes() if path.exists() else None
 
     def put(self, name: str, content: bytes) -> None:
-        """Keeps something for a privacy mechanism. It stays at home."""
+        """Keeps what a privacy mechanism needs later, or the final consensus. It stays at home."""
         write_atomically(self._kept_path(name), content)
 
     def learner(self, number: int) -> Any | None:

@@ -32,7 +32,9 @@ TEACHERS = {"name": "teacher_votes", "teachers": 3, "rows": 9}
 class Trainer:
     """A silo with one task, whose every vote is a process of its own."""
 
-    def __init__(self, folder: Path, mechanism: object, **privacy: object) -> None:
+    def __init__(
+        self, folder: Path, mechanism: object, method: str = "fedct", **privacy: object
+    ) -> None:
         self.home = SiloHome(folder)
         values = np.random.default_rng(1).normal(size=(60, 2))
         rows = "".join(f"{a:.6f},{b:.6f},{'ill' if a + b > 0 else 'well'}\n" for a, b in values)
@@ -40,19 +42,25 @@ class Trainer:
         public = "".join(f"{a:.6f},{b:.6f}\n" for a, b in values[:ROWS] + 0.1)
         (folder / "public.csv").write_text("age,marker\n" + public)
         convert(folder / "public.csv", folder / "public")
-        definition = TaskDefinition(
-            name="trial",
-            public_set="ab" * 32,
-            rows=ROWS,
-            labels=("well", "ill"),
-            encoding="one_hot",
+        fedaux = method == "fedaux"
+        definition = TaskDefinition.model_validate(
+            {
+                "name": "trial",
+                "public_set": "ab" * 32,
+                "rows": ROWS,
+                "labels": ("well", "ill"),
+                "method": method,
+                **({"extractor": "ef" * 32} if fedaux else {"encoding": "one_hot"}),
+            }
         )
         self.folder = TaskFolder(self.home.tasks, definition.digest)
         (folder / "task.json").write_text(definition.canonical())
         settings = {
             "data": {"path": "data.csv", "label": "state"},
             "model": "decision_tree",
-            "privacy": {"mechanism": mechanism, "epsilon": 4, **privacy},
+            "privacy": {"mechanism": mechanism, "epsilon": 4, **privacy}
+            if mechanism != "none"
+            else {},
         }
         self.home.settings_file.write_text(yaml.safe_dump(settings))
 
@@ -99,6 +107,34 @@ def test_killed_at_one_point_after_the_other_it_pays_once_for_one_ballot(
     (release,) = trainer.releases()
     assert release.ballot_digest == digest(*kept)
     assert release.costs
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "points"),
+    [("none", POINTS), ("private_labeller", ("ballot-made", "ballot-kept", "ballot-paying"))],
+)
+def test_killed_anywhere_certainties_are_trained_once_and_paid_once(
+    tmp_path: Path, mechanism: str, points: tuple[str, ...]
+) -> None:
+    """FEDAUX: killed before the model is kept, it was never offered; from then on it is the same, by the same name."""
+    trainer = Trainer(tmp_path, mechanism, method="fedaux")
+    models = set()
+    for point in points:
+        assert trainer.vote(1, dying_at=point) == b""
+        models |= {trainer.folder.get("certainty-model")} - {None}
+        assert len(trainer.releases()) == (point in PAID)
+    first = trainer.vote(1)
+    assert {trainer.folder.get("certainty-model")} == models
+    # The next round is killed, too, and rests on what the first one paid for.
+    trainer.vote(2, dying_at="ballot-paying")
+    trainer.vote(2)
+    paying, free = trainer.releases()
+    assert paying.ballot_digest == digest(first)
+    noisy = [event for event in paying.events if event.kind == "gaussian"]
+    assert len(noisy) == len(paying.pays_for) == (1 if mechanism == "none" else 2)
+    assert free.made_from == paying.made_from
+    assert free.pays_for == ()
+    assert not any(event.kind == "gaussian" for event in free.events)
 
 
 def test_a_ballot_kept_before_another_task_spent_the_budget_is_never_handed_out(

@@ -5,14 +5,26 @@ from __future__ import annotations
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from silo_agent.home import SiloHome
+from silo_agent.models.protocol import Features
 from silo_agent.privacy.ledger import Ledger
 from silo_agent.trainer.session import Office, open_session
 from silo_agent.trainer.settings import read_settings
 from wire.privacy.randomness import SecureBits
 from wire.public_content import inspect
 from wire.task import TaskDefinition
+
+
+class AsTheyAre:
+    """An extractor that changes nothing."""
+
+    dimensions = 2
+
+    def transform(self, rows: Features) -> Features:
+        """(n, 2) as they came."""
+        return rows
 
 
 def main(folder: Path, number: int) -> None:
@@ -23,7 +35,8 @@ def main(folder: Path, number: int) -> None:
     office = Office(read_settings(home.settings_file), home.root, home.tasks, ledger, SecureBits())
     (public,) = (folder / "public").iterdir()
     _, schema = inspect(public)
-    session, misfits = open_session(definition, schema, public, office)
+    extractor: Any = AsTheyAre() if definition.extractor else None
+    session, misfits = open_session(definition, schema, public, office, extractor=extractor)
     if session is None:
         raise SystemExit(" ".join(misfit.sentence for misfit in misfits))
     print(session.vote(number, None).data.hex())

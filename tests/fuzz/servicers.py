@@ -45,6 +45,7 @@ from wire.consilium.v1 import (
     rounds_pb2,
 )
 from wire.errors import Refusal
+from wire.extractor_file import ExtractorFile, ExtractorHeader, ExtractorKind, write_extractor
 from wire.identity import Identity, Role
 from wire.public_content import write_array
 from wire.task import RoundPolicy, TaskDefinition
@@ -161,8 +162,13 @@ def good_calls(house: House) -> dict[str, list[bytes]]:
         name="t",
         public_set="scans",
         labels=("a", "b"),
+        extractor="latest",
         silos=("north",),
         rounds=RoundPolicy(quorum=1),
+    )
+    extractor = _extractor(digest(content))
+    publish = admin_pb2.ExtractorHeader(
+        public_set=digest(content), digest=digest(extractor), size_bytes=len(extractor)
     )
     register = admin_pb2.RegisterSiloRequest(name="south")
     register.token_lifetime.FromSeconds(600)
@@ -172,6 +178,10 @@ def good_calls(house: House) -> dict[str, list[bytes]]:
         "PublishPublicSet": [
             admin_pb2.PublishPublicSetRequest(header=header),
             admin_pb2.PublishPublicSetRequest(data=content),
+        ],
+        "PublishExtractor": [
+            admin_pb2.PublishExtractorRequest(header=publish),
+            admin_pb2.PublishExtractorRequest(data=extractor),
         ],
         "CreateTask": [admin_pb2.CreateTaskRequest(definition=task.to_proto())],
         "StartTask": [admin_pb2.StartTaskRequest(name="t")],
@@ -199,6 +209,9 @@ def good_calls(house: House) -> dict[str, list[bytes]]:
         "GetReceipt": [rounds_pb2.GetReceiptRequest(task="t", round=1)],
         "GetPublicSet": [registry_pb2.GetPublicSetRequest(reference="scans@1")],
         "FetchPublicSet": [registry_pb2.FetchPublicSetRequest(digest=digest(content), offset=3)],
+        "ListExtractors": [registry_pb2.ListExtractorsRequest(public_set=digest(content))],
+        "GetExtractor": [registry_pb2.GetExtractorRequest(digest=digest(extractor))],
+        "FetchExtractor": [registry_pb2.FetchExtractorRequest(digest=digest(extractor), offset=3)],
         "Enrol": [enrolment_pb2.EnrolRequest(token_id="0" * 16, token_secret="x")],
         "CastBallot": [
             rounds_pb2.CastBallotRequest(header=ballot),
@@ -209,6 +222,23 @@ def good_calls(house: House) -> dict[str, list[bytes]]:
         name: [message.SerializeToString() for message in messages]
         for name, messages in calls.items()
     }
+
+
+def _extractor(public_set: str) -> bytes:
+    header = ExtractorHeader(
+        kind=ExtractorKind.PCA,
+        public_set=public_set,
+        row_shape=(1,),
+        dimensions=1,
+        public_norm=1.0,
+        seed=0,
+        steps=0,
+    )
+    numbers = {"mean": np.zeros(1), "scale": np.ones(1), "components": np.ones((1, 1))}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "extractor"
+        write_extractor(ExtractorFile.of(header, **numbers), path)
+        return path.read_bytes()
 
 
 @cache

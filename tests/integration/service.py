@@ -27,7 +27,7 @@ _DIE_WITH_PARENT = (
     "ctypes.CDLL(None).prctl(1, signal.SIGKILL);"
     "os.execv(sys.argv[1], sys.argv[1:])"
 )
-_CONSILIUM = Path(sys.executable).with_name("consilium")
+CONSILIUM = Path(sys.executable).with_name("consilium")
 
 
 def eventually(what: str, probe: Callable[[], T | None], seconds: float = PATIENCE) -> T:
@@ -62,7 +62,7 @@ class Service:
         """Starts it in a process group of its own."""
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-ISc", _DIE_WITH_PARENT, str(_CONSILIUM), *self._arguments],
+                [sys.executable, "-ISc", _DIE_WITH_PARENT, str(CONSILIUM), *self._arguments],
                 stdout=log,
                 stderr=log,
                 stdin=subprocess.DEVNULL,

@@ -143,7 +143,7 @@ def ballots_of_one_network(silo: Silo, task: str, consensuses: list[bytes]) -> l
     office = Office(settings, silo.home.root, scratch, ledger, SecureBits())
     session, _ = open_session(definition, schema, public, office)
     assert session is not None
-    training, shape = session.training, session.shape
+    training, shape = session.learning.training, session.shape
     network = training.build(training.seed)
     assert isinstance(network, IterativeLearner)
     cast = []

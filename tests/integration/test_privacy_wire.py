@@ -197,7 +197,7 @@ def test_a_watching_silo_hears_how_many_ballots_of_its_own_are_held(live: Federa
 
 def test_scored_votes_count_by_their_certainty(live: Federation) -> None:
     shape = BallotShape(ROWS, len(LABELS), Encoding.SCORED)
-    start(live, "scored", encoding="scored")
+    start(live, "scored", encoding="scored", consensus={"rule": "certainty_weighted"})
     abstaining = bytearray(pack(np.full(ROWS, -1), shape))
     abstaining[shape.label_planes * shape.plane_bytes] |= 0x80
     refused(

@@ -421,6 +421,26 @@ def test_a_person_reads_how_much_can_leave_and_that_it_is_not_noised() -> None:
     assert task().digest in text
 
 
+def test_a_person_reads_that_the_number_of_patients_leaves() -> None:
+    weighing = task(consensus={"rule": "weighted", "credibility": "data_size"})
+    text = " ".join(printed(weighing).split())
+    assert "the number of patients (rows, where no column says who is whose), rounded down" in text
+    assert "number of patients" not in printed(task())
+
+
+def test_a_person_reads_who_is_said_to_know_which_classes() -> None:
+    text = printed(
+        task(
+            method="cofed",
+            rounds={"quorum": 3},
+            label_spaces={"north": ["[red]ill"]},
+            labels=["[red]ill", "b"],
+        )
+    )
+    assert "north knows [red]ill; every other silo all of them" in text
+    assert "per_class_threshold" in text
+
+
 def test_a_label_cannot_hide_what_a_person_approves() -> None:
     text = printed(task(labels=["ill\x1b[2K\x1b[1A", "[red]healthy", "a\u202eb"]))
     assert "\x1b[2K" not in text

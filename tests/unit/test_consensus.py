@@ -163,9 +163,15 @@ def test_a_task_gets_the_rule_it_names() -> None:
     assert qualified == QualifiedMajority(900)
 
 
-def test_every_rule_a_task_may_name_exists() -> None:
-    for name in RuleName:
-        assert callable(rule_for(ConsensusPolicy(rule=name)))
+def test_weights_and_certainties_are_in_the_counts_already() -> None:
+    assert rule_for(ConsensusPolicy(rule=RuleName.WEIGHTED, weights={"a": 2})) is majority
+    assert rule_for(ConsensusPolicy(rule=RuleName.CERTAINTY_WEIGHTED)) is majority
+
+
+@pytest.mark.parametrize("name", ["per_class_threshold", "staple", "trimmed"])
+def test_rules_that_read_ballots_cannot_do_with_counts(name: str) -> None:
+    with pytest.raises(ValueError, match=f"{name} needs more than counts"):
+        rule_for(ConsensusPolicy(rule=RuleName(name)))
 
 
 # -- forming and churn --------------------------------------------------------------------------------

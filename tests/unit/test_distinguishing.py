@@ -17,12 +17,18 @@ from scipy.stats import beta
 from seeded_bits import SeededBits
 
 from silo_agent.models.protocol import Labelled
+from silo_agent.privacy import certainty_model
+from silo_agent.privacy.certainty_model import CertaintyPlan
 from silo_agent.privacy.labellers import logistic
 from silo_agent.privacy.labellers.logistic import LogisticTrainer
 from silo_agent.privacy.labellers.public_features import PublicFeatures
 from silo_agent.privacy.mechanisms.protocol import PrivateSide, Scope
 from silo_agent.privacy.mechanisms.teacher_votes import TeacherVotes
-from silo_agent.privacy.settings import PrivateLabellerSettings, TeacherVotesSettings
+from silo_agent.privacy.settings import (
+    CertaintySettings,
+    PrivateLabellerSettings,
+    TeacherVotesSettings,
+)
 from wire.ballot import BallotShape, Encoding
 from wire.privacy.accounting import epsilon
 from wire.privacy.declaration import Unit
@@ -71,6 +77,49 @@ def test_the_attack_itself_finds_what_gaussian_noise_really_costs() -> None:
     # μ = 2: ε(1e-5) is 10.0 and no more than that is there; most of it shows with so many runs.
     assert 3.0 < least_epsilon(here + 2.0, there) < 10.0
     assert least_epsilon(here, there) < 0.1
+
+
+# -- certainties ------------------------------------------------------------------------------------
+
+
+def certainty_models(plan: CertaintyPlan, seed: int, *last: np.ndarray) -> np.ndarray:
+    """(runs, weights): the model itself, of five patients and a sixth with these rows."""
+    generator = np.random.default_rng(4)
+    rows = generator.normal(size=(9, 2))
+    near = rows / np.maximum(1, np.linalg.norm(rows, axis=1, keepdims=True))
+    own = np.vstack([near[:5], *last])
+    patients = np.append(np.arange(5), np.full(len(last), 5))
+    return np.array(
+        [plan.train(own, patients, near[5:], SeededBits(seed * RUNS + run)) for run in range(RUNS)]
+    )
+
+
+@pytest.mark.parametrize("budget", [1.0, 4.0])
+def test_certainties_of_neighbours_cannot_be_told_apart(budget: float) -> None:
+    # λ so large that the weights are moved by nearly all of what is allowed for.
+    plan = CertaintyPlan.calibrated(CertaintySettings(epsilon=budget), 6, 4, 20.0)
+    edge = np.array([[1.0, 0.0]])
+    worlds = (edge,), (-edge,)
+
+    def found(chosen: CertaintyPlan) -> float:
+        here, there = (certainty_models(chosen, seed, *rows) for seed, rows in enumerate(worlds))
+        return least_epsilon(here, there)
+
+    assert found(plan) <= budget
+    assert found(replace(plan, multiplier=plan.multiplier / 10)) > budget
+
+
+def test_certainties_that_count_rows_and_not_patients_are_found_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plan = CertaintyPlan.calibrated(CertaintySettings(epsilon=1.0), 6, 4, 20.0)
+    edge = np.array([[1.0, 0.0]])
+    many = (edge,) * 20, (-edge,) * 20
+    kept = least_epsilon(*(certainty_models(plan, seed, *rows) for seed, rows in enumerate(many)))
+    assert kept <= 1.0
+    monkeypatch.setattr(certainty_model, "shares", lambda patients: np.ones(len(patients)))
+    broken = least_epsilon(*(certainty_models(plan, seed, *rows) for seed, rows in enumerate(many)))
+    assert broken > 1.0
 
 
 # -- private labeller -------------------------------------------------------------------------------

@@ -104,6 +104,22 @@ def test_text_becomes_a_bounded_number_of_public_words(tmp_path: Path) -> None:
     assert made.encode(unseen.features).tolist() == [[0, 0], [1, 0]]
 
 
+def test_texts_are_given_as_they_are_on_request(tmp_path: Path) -> None:
+    made = encoder(NOTES, tmp_path)
+    texts = made.public(texts=True)
+    assert texts.dtype == object
+    assert texts.tolist() == ["fever and cough", "", "cough", "fever fever chills", "x 7"]
+    rows = private(pd.DataFrame({"note": ["Nausea, 2×", None]}), made, tmp_path)
+    assert made.encode(rows.features, texts=True).tolist() == ["Nausea, 2×", ""]
+
+
+@pytest.mark.parametrize("images", [False, True])
+def test_a_set_without_texts_has_none_to_give(tmp_path: Path, images: bool) -> None:
+    made = array_encoder(np.zeros((2, 3)), tmp_path) if images else encoder(PUBLIC, tmp_path)
+    with pytest.raises(ConfigurationError, match="reads texts, and the public set is not text"):
+        made.public(texts=True)
+
+
 def test_texts_without_a_word_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="no words"):
         encoder(pd.DataFrame({"note": ["...", "!?"]}), tmp_path)

@@ -28,10 +28,11 @@ from silo_agent.home import SiloHome
 from silo_agent.privacy import ledger_file
 from silo_agent.privacy.budget import Budget, added_up, cost, shown
 from silo_agent.privacy.ledger import Ledger, Overspent
+from silo_agent.privacy.ledger_book import Book
 from silo_agent.privacy.ledger_file import LedgerFile, Page
 from silo_agent.privacy.ledger_witness import Witness
 from silo_agent.privacy.release import Kind, Release
-from wire.chain import append, link_hash
+from wire.chain import Head, Link, append, link_hash
 from wire.errors import (
     BUDGET_EXCEEDED,
     DISK_FULL,
@@ -71,9 +72,12 @@ def filled(home: Path, number: int) -> Ledger:
 
 
 def test_what_was_spent_is_there_for_everyone_who_opens_the_ledger(tmp_path: Path) -> None:
-    release = ballot(1, parameters={"scale": 40.0, "rows": (1, 2)}, basis="cc" * 32)
+    release = ballot(
+        1, parameters={"scale": 40.0, "rows": (1, 2)}, made_from=("a", "b"), pays_for=("b",)
+    )
+    opened(tmp_path).spend(ballot(9, made_from=("a",), pays_for=("a",)), NO_LIMIT)
     link = opened(tmp_path).spend(release, NO_LIMIT)
-    (entry,) = opened(tmp_path).entries()
+    _, entry = opened(tmp_path).entries()
     assert entry.link == link
     assert entry.release == release.model_copy(update={"at": "2026-03-01T12:00:00.000+00:00"})
     assert "epsilon_spent" not in json.dumps(link.entry)
@@ -150,14 +154,50 @@ def test_a_repetition_is_free_only_if_its_ballot_was_paid_for(tmp_path: Path) ->
 
 def test_a_free_ballot_needs_a_model_that_was_paid_for(tmp_path: Path) -> None:
     ledger = opened(tmp_path)
-    free: dict[str, Any] = {"events": (), "basis": "cc" * 32}
+    free: dict[str, Any] = {"events": (), "made_from": ("head",)}
     with pytest.raises(ValueError, match="no model that was paid for"):
+        ledger.spend(ballot(1, events=()), NO_LIMIT)
+    with pytest.raises(ValueError, match="neither its events nor earlier ones"):
         ledger.spend(ballot(1, **free), NO_LIMIT)
-    assert not ledger.paid_basis("cc" * 32)
-    ledger.spend(ballot(1, basis="cc" * 32), NO_LIMIT)
+    assert not ledger.paid_basis("head")
+    ledger.spend(ballot(1, made_from=("head",), pays_for=("head",)), NO_LIMIT)
     ledger.spend(ballot(2, **free), NO_LIMIT)
-    assert ledger.paid_basis("cc" * 32)
+    assert ledger.paid_basis("head")
     assert ledger.spent("private", 0) == 0.25
+
+
+def test_what_a_ballot_pays_anew_does_not_pay_for_a_model_it_was_made_from(tmp_path: Path) -> None:
+    ledger = opened(tmp_path)
+    with pytest.raises(ValueError, match="neither its events nor earlier ones"):
+        ledger.spend(ballot(1, made_from=("head",)), NO_LIMIT)
+    assert ledger.releases() == ()
+
+
+@pytest.mark.parametrize(
+    "claimed",
+    [{"pays_for": ("head",)}, {"made_from": ("head",), "pays_for": ("head",), "events": ()}],
+    ids=["not made from it", "nothing paid"],
+)
+def test_a_release_pays_only_for_what_it_was_made_from(claimed: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError, match="pay for models"):
+        ballot(1, **claimed)
+
+
+def test_entries_of_the_version_that_knew_one_model_are_read(tmp_path: Path) -> None:
+    """As they stand in ledgers since issue 4: one `basis`, paid for by the entry that costs something."""
+    paying = ballot(1).model_dump(mode="json", exclude={"made_from", "pays_for"})
+    free = {**paying, "round": 2, "ballot_digest": "ff" * 32, "events": [{"kind": "free"}]}
+    links = []
+    for entry in ({**paying, "basis": "head"}, {**free, "basis": "head"}, {**paying, "basis": ""}):
+        links.append(append(_end_of(links), entry))
+    book = Book(links)
+    assert [entry.release.made_from for entry in book.entries] == [("head",), ("head",), ()]
+    assert [entry.release.pays_for for entry in book.entries] == [("head",), (), ()]
+    assert book.paid_basis("head")
+
+
+def _end_of(links: list[Link]) -> Head:
+    return Head(links[-1].sequence, links[-1].hash) if links else Head()
 
 
 @pytest.mark.parametrize("kind", [Kind.ABSTENTION, Kind.REPETITION])

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import math
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry
 
-from coordinator.metrics import Metrics, SiloCollector
+from coordinator.consensus import Agreement
+from coordinator.metrics import AgreementCollector, Metrics, SiloCollector
+from coordinator.store.records import TaskAgreement
 from silo_agent.metrics import AgentMetrics
 from wire.consilium.v1 import trainer_pb2
+from wire.errors import STORE_UNAVAILABLE, Refusal
 
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
 ROW = re.compile(r"^\| `(consilium_\w+)` \| (\w+) \| ([^|]*)\|", re.MULTILINE)
 
 
@@ -40,7 +44,8 @@ def declared(registry: CollectorRegistry) -> dict[str, tuple[str, set[str]]]:
 def coordinator_registry() -> CollectorRegistry:
     registry = CollectorRegistry()
     Metrics(registry)
-    registry.register(SiloCollector(list, lambda: datetime(2026, 1, 1, tzinfo=UTC)))
+    registry.register(SiloCollector(list, lambda: NOW))
+    registry.register(AgreementCollector(lambda since: [], lambda: NOW))
     return registry
 
 
@@ -66,6 +71,44 @@ def test_no_label_is_unbounded(section: str, registry: CollectorRegistry) -> Non
     bounded |= {"outcome", "direction", "kind", "cost"}
     for name, (_, labels) in declared(registry).items():
         assert labels <= bounded, name
+
+
+def test_agreement_is_read_at_every_scrape_and_only_of_those_who_were_compared() -> None:
+    registry = CollectorRegistry()
+    asked: list[datetime] = []
+    found = [
+        TaskAgreement("flu", {"north": Agreement(8, 6), "silent": Agreement(0, 0)}),
+        TaskAgreement("stroke", {"north": Agreement(5, 0)}),
+    ]
+
+    def read(since: datetime) -> list[TaskAgreement]:
+        asked.append(since)
+        return found
+
+    def sample(task: str, silo: str) -> float | None:
+        labels = {"task": task, "silo": silo}
+        return registry.get_sample_value("consilium_silo_agreement_ratio", labels)
+
+    registry.register(AgreementCollector(read, lambda: NOW))
+    assert asked == []
+    assert (sample("flu", "north"), sample("stroke", "north")) == (0.75, 0.0)
+    assert sample("flu", "silent") is None
+    assert set(asked) == {NOW - timedelta(days=1)}
+    found.clear()
+    assert sample("flu", "north") is None
+
+
+def test_without_its_database_the_page_shows_everything_else() -> None:
+    registry = CollectorRegistry()
+    Metrics(registry)
+
+    def gone(*_: object) -> list[TaskAgreement]:
+        raise Refusal(STORE_UNAVAILABLE)
+
+    registry.register(AgreementCollector(gone, lambda: NOW))
+    shown = {family.name: family.samples for family in registry.collect()}
+    assert shown["consilium_silo_agreement_ratio"] == []
+    assert shown["consilium_build_info"]
 
 
 def test_the_agents_page_says_what_the_ledger_says() -> None:

@@ -27,11 +27,12 @@ from store_scenes import (
     running,
 )
 
+from coordinator.consensus import Agreement
 from coordinator.consensus.party_noise import PartyEntry, PartyRelease
 from coordinator.rounds import ClosedBy
 from coordinator.store import Store
 from coordinator.store.engine import migrate, open_engine
-from coordinator.store.records import MemberStatus
+from coordinator.store.records import MemberStatus, TaskAgreement
 from wire import errors
 from wire.ballot import digest
 from wire.errors import ConfigurationError
@@ -245,6 +246,7 @@ def test_tasks_rounds_and_consensus_are_as_they_were(upgraded: Store) -> None:
     closed, payload = upgraded.tasks.consensus("sepsis")
     assert (closed.number, payload, closed.voted) == (1, b"\x0f\x00", ("north", "south"))
     assert (closed.closed_by, closed.closed_at) == (ClosedBy.EVERYONE, LATER)
+    assert closed.agreement == {}
     assert upgraded.public_sets.find("wards@1").schema == {"kind": "table", "columns": []}
 
 
@@ -282,6 +284,15 @@ def test_the_open_round_goes_on_to_the_end(upgraded: Store) -> None:
         "consensus_published",
         "task_paused",
     ]
+
+
+def test_old_rounds_compare_nobody_and_new_ones_can(upgraded: Store) -> None:
+    assert upgraded.tasks.agreements(NOW) == []
+    current = running(upgraded.tasks.get("sepsis"))
+    upgraded.tasks.begin_close(current, ClosedBy.DEADLINE)
+    agreement = {"north": Agreement(8, 5)}
+    upgraded.tasks.publish(current, replace(consensus(), agreement=agreement), LATER)
+    assert upgraded.tasks.agreements(NOW) == [TaskAgreement("sepsis", agreement)]
 
 
 def test_upgrading_again_changes_nothing(upgraded: Store, old: str) -> None:

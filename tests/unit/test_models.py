@@ -17,9 +17,14 @@ import pytest
 from pydantic import ValidationError
 
 from silo_agent.models import LEARNERS, IterativeLearner, Labelled, Learner, LearnerSpec, build
+from silo_agent.models.catalogue import reads
 from wire.errors import ConfigurationError
 
-TABULAR = [name for name in LEARNERS if not name.startswith("torch_")]
+TABULAR = [
+    name
+    for name in LEARNERS
+    if not name.startswith("torch_") and reads(LearnerSpec(name=name)) == "features"
+]
 
 # Smaller than the defaults where a default costs seconds and the behaviour does not depend on it.
 QUICK: dict[str, dict[str, object]] = {

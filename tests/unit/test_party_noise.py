@@ -57,21 +57,24 @@ def every_ballot(shape: BallotShape) -> Iterator[bytes]:
                     yield pack_scored(np.array([label]), np.array([score]), shape)
 
 
-@pytest.mark.parametrize("encoding", Encoding)
-@pytest.mark.parametrize("classes", [2, 3, 5])
+@pytest.mark.parametrize(
+    ("encoding", "certainties"),
+    [*((encoding, False) for encoding in Encoding), (Encoding.SCORED, True)],
+)
+@pytest.mark.parametrize(("classes", "votes"), [(2, 1), (3, 2), (5, 1)])
 def test_no_exchange_of_one_ballot_moves_a_row_further_than_claimed_and_one_moves_it_so_far(
-    encoding: Encoding, classes: int
+    encoding: Encoding, certainties: bool, classes: int, votes: int
 ) -> None:
     shape = BallotShape(1, classes, encoding)
     others = next(every_ballot(shape))
     counts = []
     for mine in every_ballot(shape):
-        tally = Tally(shape)
-        tally.add(others)
-        tally.add(mine)
+        tally = Tally(shape, certainties=certainties)
+        tally.add(others, votes)
+        tally.add(mine, votes)
         counts.append(tally.counts()[0].astype(int))
     furthest = max(np.abs(a - b).sum() for a, b in itertools.combinations(counts, 2))
-    assert furthest == sensitivity(shape)
+    assert furthest == sensitivity(shape, certainties=certainties, votes=votes)
 
 
 def test_a_task_without_party_noise_releases_nothing_of_its_kind() -> None:
@@ -79,6 +82,24 @@ def test_a_task_without_party_noise_releases_nothing_of_its_kind() -> None:
     assert release_of(plain) is None
     noisy = plain.model_copy(update={"privacy": PrivacyDemand(party_gamma=0.25)})
     assert release_of(noisy) == PartyRelease(sensitivity=2, gamma_micros=250_000, rows=10)
+
+
+@pytest.mark.parametrize(
+    ("settings", "moved"),
+    [
+        ({"encoding": "scored"}, 2),
+        ({"encoding": "scored", "consensus": {"rule": "certainty_weighted"}}, 30),
+        ({"method": "fedkt", "fedkt": {"level": "L1"}}, 2),
+        ({"method": "fedkt", "fedkt": {"level": "L1", "partitions": 3}}, 6),
+        ({"encoding": "one_hot"}, 4),
+    ],
+)
+def test_what_a_silo_can_move_follows_from_how_its_ballot_is_counted(
+    settings: dict[str, Any], moved: int
+) -> None:
+    values = {"name": "t", "public_set": "u", "rows": 10, "labels": ["a", "b", "c", "d"]}
+    noisy = TaskDefinition.model_validate({**values, "privacy": {"party_gamma": 0.25}, **settings})
+    assert release_of(noisy) == PartyRelease(moved, 250_000, 10)
 
 
 def test_the_event_is_that_of_laplace_noise_on_every_row() -> None:

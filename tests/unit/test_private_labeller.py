@@ -251,8 +251,10 @@ def test_an_offer_trains_nothing_and_says_what_the_head_will_cost() -> None:
     offer = mechanism.offer(silo(memory))
 
     assert set(memory.held) == {"labeller-basis"}
-    assert 0.99 < epsilon(offer.events, 1e-5) <= 1.0
-    assert offer.declaration.epsilon == epsilon(offer.events, 1e-5)
+    (head,) = offer.once
+    assert offer.events == ()
+    assert 0.99 < epsilon(head.events, 1e-5) <= 1.0
+    assert offer.declaration.epsilon == epsilon(head.events, 1e-5)
     assert offer.declaration.unit is Unit.PATIENT
     assert not offer.declaration.estimate
     assert offer.parameters["head"] == "logistic"
@@ -278,11 +280,12 @@ def test_every_round_votes_from_the_head_that_was_offered_first() -> None:
 def test_a_head_that_was_lost_is_paid_for_under_another_name() -> None:
     memory = Memory()
     mechanism = PrivateLabeller(PrivateLabellerSettings(), scope())
-    paid = mechanism.offer(silo(memory)).basis
+    (paid,) = mechanism.offer(silo(memory)).once
     mechanism.vote(silo(memory), SeededBits(1))
     del memory.held["labeller-head"]
 
-    assert mechanism.offer(silo(memory)).basis != paid
+    (again,) = mechanism.offer(silo(memory)).once
+    assert again.basis != paid.basis
 
 
 def test_a_head_costs_what_it_was_trained_with_whatever_silo_yaml_says_later() -> None:

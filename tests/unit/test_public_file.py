@@ -10,8 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from wire.errors import CONTENT_CORRUPT, OFFSET_OUT_OF_RANGE, PUBLIC_SET_UNKNOWN, Refusal
-from wire.public_file import PublicSetFolder
+from wire.errors import (
+    CONTENT_CORRUPT,
+    EXTRACTOR_UNKNOWN,
+    OFFSET_OUT_OF_RANGE,
+    PUBLIC_SET_UNKNOWN,
+    Refusal,
+)
+from wire.public_file import ExtractorFolder, PublicSetFolder
 
 CONTENT = bytes(range(256)) * 40
 DIGEST = hashlib.sha256(CONTENT).hexdigest()
@@ -50,6 +56,40 @@ def test_an_upload_that_is_not_what_was_announced_leaves_nothing(
         upload(folder, content)
     assert refusal.value.is_a(CONTENT_CORRUPT)
     assert held(folder) == []
+
+
+def test_an_upload_can_be_read_before_it_has_its_name_and_be_turned_down(
+    folder: PublicSetFolder,
+) -> None:
+    with suppress(ValueError), folder.upload(DIGEST, len(CONTENT)) as writer:
+        writer.append(CONTENT)
+        writer.verify()
+        assert writer.path.read_bytes() == CONTENT
+        raise ValueError("it is not what the folder is for")
+    assert held(folder) == []
+
+
+def test_only_what_lost_its_digest_is_discarded(folder: PublicSetFolder) -> None:
+    folder.discard_damaged(DIGEST)
+    upload(folder)
+    folder.discard_damaged(DIGEST)
+    assert held(folder) == [DIGEST]
+    folder.path(DIGEST).write_bytes(b"x" + CONTENT[1:])
+    folder.discard_damaged(DIGEST)
+    assert held(folder) == []
+
+
+def test_a_folder_of_extractors_speaks_of_extractors(tmp_path: Path) -> None:
+    folder = ExtractorFolder(tmp_path)
+    with pytest.raises(Refusal) as unknown:
+        folder.read_chunks(DIGEST)
+    assert unknown.value.is_a(EXTRACTOR_UNKNOWN)
+    with pytest.raises(Refusal) as nameless:
+        folder.path("../etc/passwd")
+    assert nameless.value.is_a(EXTRACTOR_UNKNOWN)
+    with pytest.raises(Refusal, match="extractor") as corrupt, folder.upload(DIGEST, 3) as writer:
+        writer.append(b"abc")
+    assert corrupt.value.is_a(CONTENT_CORRUPT)
 
 
 def test_an_upload_that_breaks_leaves_nothing(folder: PublicSetFolder) -> None:

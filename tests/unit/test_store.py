@@ -13,6 +13,7 @@ from postgres import PostgresServer
 from privacy_contract import PrivacyContract
 from race_contract import RaceContract
 from sqlalchemy import make_url
+from store_agreement import AgreementContract
 from store_contract import StoreContract
 from store_scenes import ADMIN, LATER, consensus, open_task, running
 
@@ -21,7 +22,9 @@ from coordinator.store import Store
 from coordinator.store.engine import open_engine
 
 
-class WholeContract(StoreContract, MemberContract, RaceContract, PrivacyContract):
+class WholeContract(
+    StoreContract, MemberContract, RaceContract, PrivacyContract, AgreementContract
+):
     @pytest.fixture
     def store(self, url: str) -> Iterator[Store]:
         opened = Store(url)

@@ -21,6 +21,11 @@ from wire.ballot import BEST_SCORE, BallotShape, Encoding, pack, pack_one_hot, p
 Votes: TypeAlias = npt.NDArray[np.integer]
 
 
+def tally_of(shape: BallotShape) -> Tally:
+    """A tally that counts all a ballot says, certainties included."""
+    return Tally(shape, certainties=shape.encoding is Encoding.SCORED)
+
+
 def votes_of(shape: BallotShape, random: np.random.Generator) -> Votes:
     """What one silo adds to each (row, class): any ones for ONE_HOT, one class per row for the others."""
     if shape.encoding is Encoding.ONE_HOT:
@@ -55,7 +60,7 @@ def test_counts_equal_the_plain_sum_also_between_ballots(
     shape: BallotShape, ballots: int, seed: int, looks: set[int]
 ) -> None:
     random = np.random.default_rng(seed)
-    tally, expected = Tally(shape), np.zeros((shape.rows, shape.classes), dtype=int)
+    tally, expected = tally_of(shape), np.zeros((shape.rows, shape.classes), dtype=int)
     for number in range(ballots):
         if number in looks:
             np.testing.assert_array_equal(tally.counts(), expected)
@@ -77,7 +82,7 @@ def test_weighted_ballots_count_as_often_as_their_weight_says(
     shape: BallotShape, weights: list[int], seed: int, looks: set[int]
 ) -> None:
     random = np.random.default_rng(seed)
-    tally, expected = Tally(shape), np.zeros((shape.rows, shape.classes), dtype=int)
+    tally, expected = tally_of(shape), np.zeros((shape.rows, shape.classes), dtype=int)
     for number, weight in enumerate(weights):
         if number in looks:
             np.testing.assert_array_equal(tally.counts(), expected)
@@ -94,9 +99,25 @@ def test_a_ballot_cannot_count_less_than_nothing() -> None:
         Tally(shape).add(pack(np.zeros(9, dtype=int), shape), -1)
 
 
+def test_certainties_count_only_where_they_are_asked_for() -> None:
+    shape = BallotShape(4, 2, Encoding.SCORED)
+    ballot = pack_scored(np.array([0, 1, -1, 0]), np.array([3, 15, 0, 0]), shape)
+    once, certain = Tally(shape), Tally(shape, certainties=True)
+    for tally in (once, certain):
+        tally.add(ballot, 2)
+    assert once.counts().tolist() == [[2, 0], [0, 2], [0, 0], [2, 0]]
+    assert certain.counts().tolist() == [[6, 0], [0, 30], [0, 0], [0, 0]]
+
+
+@pytest.mark.parametrize("encoding", [Encoding.ONE_HOT, Encoding.INDEX])
+def test_ballots_without_certainties_cannot_be_counted_by_them(encoding: Encoding) -> None:
+    with pytest.raises(ValueError, match="hold no certainties"):
+        Tally(BallotShape(4, 2, encoding), certainties=True)
+
+
 def test_the_type_of_counts_holds_the_total_weight_and_no_more() -> None:
     shape = BallotShape(9, 2, Encoding.SCORED)
-    tally = Tally(shape)
+    tally = tally_of(shape)
     ballot = pack(np.zeros(9, dtype=int), shape)
     tally.add(ballot, 17)
     assert tally.counts().dtype == np.uint8
@@ -116,7 +137,7 @@ def test_counts_do_not_depend_on_the_size_of_blocks(
     shape = BallotShape(203, 5, encoding)
     cast = [votes_of(shape, random) for _ in range(37)]
     weights = [1 + number % 6 for number in range(37)]
-    tally = Tally(shape)
+    tally = tally_of(shape)
     for votes, weight in zip(cast, weights, strict=True):
         tally.add(packed(votes, shape), weight)
     np.testing.assert_array_equal(tally.counts(), np.einsum("b,brc->rc", weights, cast))

@@ -51,7 +51,9 @@ def test_no_call_of_the_coordinator_hands_out_a_ballot() -> None:
     assert set().union(*(bytes_in(answer, seen) for answer in answers)) == {
         "consilium.v1.Receipt.signature",
         "consilium.v1.FetchConsensusResponse.data",
+        "consilium.v1.ExportConsensusResponse.data",
         "consilium.v1.FetchPublicSetResponse.data",
+        "consilium.v1.FetchExtractorResponse.data",
     }
 
 

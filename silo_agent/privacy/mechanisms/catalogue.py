@@ -11,10 +11,14 @@ from silo_agent.privacy.settings import (
     TeacherVotesSettings,
     XorSettings,
 )
+from wire.methods import FedktPolicy
 
 
-def build(settings: MechanismSettings, scope: Scope) -> Mechanism:
-    """The mechanism for one task; ConfigurationError if the budget and the settings leave the noise open."""
+def build(settings: MechanismSettings, scope: Scope, fedkt: FedktPolicy | None = None) -> Mechanism:
+    """The mechanism for one task; ConfigurationError if the budget and the settings leave the noise open.
+
+    `fedkt` is a FedKT task's policy: teachers then vote as it says.
+    """
     # Imported here: a silo needs one of them, and some bring heavy libraries.
     match settings:
         case NoneSettings():
@@ -34,7 +38,7 @@ def build(settings: MechanismSettings, scope: Scope) -> Mechanism:
         case TeacherVotesSettings():
             from silo_agent.privacy.mechanisms.teacher_votes import TeacherVotes
 
-            return TeacherVotes(settings, scope)
+            return TeacherVotes(settings, scope, fedkt)
         case PrivateLabellerSettings():
             from silo_agent.privacy.mechanisms.private_labeller import PrivateLabeller
 

@@ -22,6 +22,7 @@ from silo_agent.privacy.labellers.protocol import Head, HeadTrainer, Probabiliti
 from silo_agent.privacy.mechanisms.protocol import (
     Keepsakes,
     Offer,
+    PaidOnce,
     PrivateSide,
     Scope,
     Scores,
@@ -80,8 +81,13 @@ class PrivateLabeller:
     def vote(self, silo: PrivateSide, bits: Bits) -> Vote:
         """Labels and certainties of the head, which is trained and kept if there is none yet."""
         kept = _kept_head(silo.kept) or self._trained(silo, bits)
-        chances = kept.head.probabilities(silo.public)
-        return Vote(labels=chances.argmax(axis=1), scores=certainties(chances))
+        chances = kept.head.probabilities(silo.as_numbers()[1])
+        if silo.known is None:
+            return Vote(labels=chances.argmax(axis=1), scores=certainties(chances))
+        # Among the classes the silo knows; the floor is for rows that noise gave to the others entirely.
+        own = chances[:, silo.known] + 1e-12
+        labels = np.asarray(silo.known, dtype=np.int64)[own.argmax(axis=1)]
+        return Vote(labels=labels, scores=certainties(own / own.sum(axis=1, keepdims=True)))
 
     def _trained(self, silo: PrivateSide, bits: Bits) -> KeptHead:
         basis = silo.kept.get(_BASIS)
@@ -89,7 +95,8 @@ class PrivateLabeller:
             raise RuntimeError(
                 "a private labeller was asked to vote before it was asked what that costs"
             )
-        head = self._trainer.train(silo.private, silo.patients, silo.public, silo.classes, bits)
+        private, public = silo.as_numbers()
+        head = self._trainer.train(private, silo.patients, public, silo.classes, bits)
         kept = KeptHead(basis.decode(), self._trainer.events, self._trainer.parameters, head)
         buffer = io.BytesIO()
         joblib.dump(kept, buffer, compress=3)
@@ -103,7 +110,9 @@ class PrivateLabeller:
             delta=self._scope.delta,
             unit=self._scope.unit,
         )
-        return Offer(events, declaration, Sensitivity.BY_CONSTRUCTION, parameters, basis)
+        return Offer(
+            (), declaration, Sensitivity.BY_CONSTRUCTION, parameters, (PaidOnce(basis, events),)
+        )
 
 
 def trainer_for(settings: PrivateLabellerSettings, scope: Scope) -> HeadTrainer:

@@ -56,17 +56,31 @@ class Scope:
 
 
 @dataclass(frozen=True)
+class PaidOnce:
+    """A private model kept at home: paid for with the first ballot made from it, and free from then on."""
+
+    basis: str
+    """Its name, drawn at random, so that it is never another model's."""
+    events: tuple[Event, ...]
+
+
+@dataclass(frozen=True)
 class Offer:
     """What one more paid ballot costs and what may be said of it."""
 
     events: tuple[Event, ...]
+    """Paid for anew with every such ballot; none where it is made of nothing but what is paid for once."""
     declaration: Declaration
     """The same for every ballot of a task."""
     sensitivity: Sensitivity
     parameters: Mapping[str, object] = field(default_factory=dict)
     """For the ledger: noise level, rows asked, sensitivity s and the like. JSON values."""
-    basis: str = ""
-    """Digest of a model kept at home that the events paid for; further ballots made from it are free."""
+    once: tuple[PaidOnce, ...] = ()
+    """Models kept at home that the ballot is made from."""
+
+    def whole_task(self, paid_rounds: int) -> tuple[Event, ...]:
+        """All that is ever paid if so many ballots are bought."""
+        return (*self.events * paid_rounds, *(event for part in self.once for event in part.events))
 
 
 class Keepsakes(Protocol):
@@ -83,7 +97,7 @@ class Keepsakes(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Extracted:
-    """What the task's public extractor makes of the rows: (n, dimensions) each."""
+    """The rows of both sides in another form than the learner's: (n, dimensions) each."""
 
     private: Features = field(repr=False)
     public: Features = field(repr=False)
@@ -111,6 +125,16 @@ class PrivateSide:
     kept: Keepsakes = field(repr=False)
     extracted: Extracted | None = field(default=None, repr=False)
     """D and U as the task's extractor sees them; None if the task has none."""
+    numbers: Extracted | None = field(default=None, repr=False)
+    """D and U as numbers where the learner reads texts; None where it reads numbers itself."""
+    known: tuple[int, ...] | None = None
+    """Indices of the classes the silo knows, in ascending order; None for all. Public: the task says it."""
+
+    def as_numbers(self) -> tuple[Labelled, Features]:
+        """D and U for a mechanism with a model of its own, whatever the silo's learner reads."""
+        if self.numbers is None:
+            return self.private, self.public
+        return Labelled(self.numbers.private, self.private.labels), self.numbers.public
 
 
 @dataclass(frozen=True, eq=False)

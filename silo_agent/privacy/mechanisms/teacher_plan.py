@@ -1,7 +1,8 @@
 """How many rows of U teachers can answer for a budget, and with which noise; decided without any private row.
 
 Replacing one patient changes one teacher, so a row's histogram changes by one in two classes (L2 √2, L1 2) and its
-largest count by at most one. All of a plan is charged in advance, whether it is used or not.
+largest count by at most one. All of a plan is charged in advance, whether it is used or not. Where patients are dealt
+several times (FedKT's partitions), one patient changes a teacher of every partition, and each partition is charged.
 
     gaussian    rows answers of argmax(histogram + Gaussian)
     laplace     rows answers of argmax(histogram + Laplace)
@@ -51,26 +52,33 @@ class TeacherPlan:
     """`confident`: σ on the largest count, in votes."""
     threshold: float = 0.0
     """`confident`: votes."""
+    partitions: int = 1
+    """Times all this is done, each time with shards dealt anew."""
 
     @property
     def events(self) -> tuple[Event, ...]:
         """What one paid round costs; nothing if it answers no row."""
         if not self.rows:
             return ()
+        answered, checked = self.rows * self.partitions, self.checks * self.partitions
         match self.noise:
             case "gaussian":
-                return (Gaussian(sensitivity=_PAIR, scale=self.scale, count=self.rows),)
+                return (Gaussian(sensitivity=_PAIR, scale=self.scale, count=answered),)
             case "laplace":
-                return (Laplace(sensitivity=2.0, scale=self.scale, count=self.rows),)
+                return (Laplace(sensitivity=2.0, scale=self.scale, count=answered),)
             case "confident":
                 return (
-                    Gaussian(sensitivity=1.0, scale=self.check_scale, count=self.checks),
-                    Gaussian(sensitivity=_PAIR, scale=self.scale, count=self.rows),
+                    Gaussian(sensitivity=1.0, scale=self.check_scale, count=checked),
+                    Gaussian(sensitivity=_PAIR, scale=self.scale, count=answered),
                 )
 
 
-def calibrated_teachers(settings: TeacherVotesSettings, scope: Scope) -> TeacherPlan:
+def calibrated_teachers(
+    settings: TeacherVotesSettings, scope: Scope, partitions: int = 1
+) -> TeacherPlan:
     """As many rows as the budget pays for at a useful noise (`USEFUL`), and the least noise for that many.
+
+    With several partitions: as many rows in each, out of the one budget.
 
     `rows` and `scale` of silo.yaml are kept where given: given rows get the noise they need, useful or not; a given
     scale gets the rows it can have. Without a budget the scale must be given, and all rows are answered.
@@ -82,16 +90,18 @@ def calibrated_teachers(settings: TeacherVotesSettings, scope: Scope) -> Teacher
                 "The teachers' votes have neither a budget nor a noise.",
                 "Set privacy.epsilon in silo.yaml, or `scale` of the mechanism teacher_votes.",
             )
-        return _plan(settings, size, min(settings.rows or size, size), settings.scale)
-    budget = _Budget(settings, scope, scope.epsilon)
+        rows = min(settings.rows or size, size)
+        return _plan(settings, size, rows, settings.scale, partitions)
+    budget = _Budget(settings, scope, scope.epsilon, partitions)
     if settings.rows is not None:
         rows = min(settings.rows, size)
-        return _plan(settings, size, rows, settings.scale or budget.least_scale(rows))
+        scale = settings.scale or budget.least_scale(rows)
+        return _plan(settings, size, rows, scale, partitions)
     scale = settings.scale or useful_scale(settings)
     rows = budget.payable_rows(scale)
     if rows and settings.scale is None:
         scale = min(scale, budget.least_scale(rows))
-    return _plan(settings, size, rows, scale)
+    return _plan(settings, size, rows, scale, partitions)
 
 
 def useful_scale(settings: TeacherVotesSettings) -> float:
@@ -110,9 +120,13 @@ def paid_rounds(settings: TeacherVotesSettings, scope: Scope) -> int:
     return min(settings.paid_rounds, scope.rounds)
 
 
-def _plan(settings: TeacherVotesSettings, size: int, rows: int, scale: float) -> TeacherPlan:
+def _plan(
+    settings: TeacherVotesSettings, size: int, rows: int, scale: float, partitions: int
+) -> TeacherPlan:
     if settings.noise != "confident":
-        return TeacherPlan(settings.noise, settings.teachers, rows, rows, scale)
+        return TeacherPlan(
+            settings.noise, settings.teachers, rows, rows, scale, partitions=partitions
+        )
     return TeacherPlan(
         settings.noise,
         settings.teachers,
@@ -121,6 +135,7 @@ def _plan(settings: TeacherVotesSettings, size: int, rows: int, scale: float) ->
         scale=scale,
         check_scale=CHECK_NOISE * scale,
         threshold=THRESHOLD * settings.teachers,
+        partitions=partitions,
     )
 
 
@@ -131,6 +146,7 @@ class _Budget:
     settings: TeacherVotesSettings
     scope: Scope
     epsilon: float
+    partitions: int
 
     def payable_rows(self, scale: float) -> int:
         """The most rows at a scale, by bisection; 0 if not even one."""
@@ -163,7 +179,7 @@ class _Budget:
         return found or enough
 
     def _events(self, rows: int, scale: float) -> Sequence[Event]:
-        plan = _plan(self.settings, self.scope.shape.rows, rows, scale)
+        plan = _plan(self.settings, self.scope.shape.rows, rows, scale, self.partitions)
         return whole_task(plan, paid_rounds(self.settings, self.scope))
 
     def _pays(self, rows: int, scale: float) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from silo_agent.privacy.costs import encoding_for, whole_task
+from silo_agent.privacy.costs import encoding_for
 from silo_agent.privacy.mechanisms.catalogue import build
 from silo_agent.privacy.mechanisms.protocol import Mechanism, PrivateSide, Scope
 from silo_agent.privacy.mechanisms.randomized_response import Answer
@@ -98,7 +98,7 @@ def made_ready(candidate: Candidate, question: Question, silo: PrivateSide) -> R
     if misfit := mechanism.misfit():
         return replace(entry, unfit=misfit.rstrip("."))
     offer = mechanism.offer(silo)
-    events = whole_task(offer, mechanism.paid_rounds)
+    events = offer.whole_task(mechanism.paid_rounds)
     if isinstance(settings, XorSettings) and assumed is not None:
         events = (
             IndependentFlips(question.classes, settings.flip or 0.0).event(assumed),

@@ -14,7 +14,8 @@ from typing import Any, Final, Self
 
 import numpy as np
 
-from silo_agent.privacy.settings import MechanismSettings
+from silo_agent.privacy.certainty_worth import CertaintyWorth
+from silo_agent.privacy.settings import CertaintySettings, MechanismSettings
 from wire.privacy.declaration import MechanismName
 
 SURE: Final = 2.0
@@ -42,11 +43,21 @@ class Question:
     """Independent features of a row: the more, the more there is to learn together."""
     changed_rows: int | None = None
     """Labels that one patient can change, as xor assumes; None for all of them, which needs no assumption."""
+    certainty_epsilon: float = CertaintySettings().epsilon
+    """What the certainties of a FEDAUX task may cost."""
 
     @property
     def chance(self) -> float:
         """How often a guess is right."""
         return 1 / self.classes
+
+    @property
+    def certainty(self) -> CertaintyWorth:
+        """What certainties are worth to a silo, were the task FEDAUX's and its extractor's features these."""
+        noise = CertaintySettings(
+            epsilon=self.certainty_epsilon, delta=self.delta or CertaintySettings().delta
+        )
+        return CertaintyWorth(noise, self.rows_per_silo, self.features)
 
 
 @dataclass(frozen=True)
@@ -183,6 +194,7 @@ class Plan:
             "recommended": best.name if best else None,
             "advice": self.advice,
             "warnings": list(self.warnings),
+            "certainty": self.question.certainty.as_json(),
             "notes": list(self.notes),
         }
 

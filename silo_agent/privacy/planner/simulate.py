@@ -10,7 +10,7 @@ from typing import Final, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from silo_agent.privacy.costs import Memory
+from silo_agent.privacy.nobody import Memory
 from silo_agent.privacy.planner.candidates import MOST_ROWS, Ready, candidates, made_ready
 from silo_agent.privacy.planner.plan import Entry, Measured, Plan, Question
 from silo_agent.privacy.planner.problem import right, solved

@@ -106,6 +106,7 @@ def print_plan(plan: Plan, console: Console) -> None:
     if best is not None:
         console.print(f"In silo.yaml:\n{escape(silo_yaml(plan, best))}")
         console.print(f"In task.yaml:\nencoding: {encoding_for(best.settings)}")
+    console.print(escape(asked.certainty.sentence))
     for note in plan.notes:
         console.print(f"[dim]{escape(note)}[/]")
 

@@ -9,8 +9,8 @@ from typing import Final
 import numpy as np
 
 from silo_agent.models.protocol import AnyLearner, Labelled, Labels
-from silo_agent.privacy.costs import Memory
 from silo_agent.privacy.mechanisms.protocol import PrivateSide
+from silo_agent.privacy.nobody import Memory
 from silo_agent.privacy.planner.problem import MadeProblem, learner, right
 from silo_agent.trainer.fedct import Consensus, CoTraining
 from silo_agent.trainer.weighing import best_share, fit_at_home

@@ -167,7 +167,9 @@ class ConsensusHeader(_message.Message):
     round: _builtins.int
     """The round whose ballots formed it."""
     size_bytes: _builtins.int
-    """Length of the packed labels in bytes; they are always ENCODING_INDEX."""
+    """Length of the packed labels in bytes. ENCODING_INDEX; where several classes may claim a row, the stored
+    consensus is ENCODING_ONE_HOT, and each silo is sent its own view of it in ENCODING_INDEX.
+    """
     digest: _builtins.str
     """SHA-256 of the packed labels."""
     changed_rows: _builtins.int

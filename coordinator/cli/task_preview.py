@@ -1,0 +1,192 @@
+"""`consilium task preview`: what another rule would have published on the ballots of a closed round."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any, NamedTuple
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from coordinator.cli.agreement_view import agreement_rows, lowest
+from coordinator.cli.connection import AdminLink, Home, admin_link, run
+from wire.configuration import checked
+from wire.consensus_policy import ConsensusPolicy, Credibility, RuleName
+from wire.consilium.v1 import admin_pb2
+from wire.errors import ConfigurationError
+from wire.task import TaskDefinition
+from wire.terminal import JsonFlag, as_dict, console, print_json, print_table
+
+_WEIGHING = (RuleName.WEIGHTED, RuleName.PER_CLASS_THRESHOLD)
+_SHOWN_CLASSES = 6
+
+
+class Tried(NamedTuple):
+    """A policy, and what it would have published."""
+
+    policy: ConsensusPolicy
+    found: admin_pb2.PreviewConsensusResponse
+
+
+def preview(
+    name: Annotated[str, typer.Argument(help="The task's name.")],
+    home: Home,
+    number: Annotated[
+        int, typer.Option("--round", min=1, help="A closed round.", show_default="the latest")
+    ] = 0,
+    rule: Annotated[RuleName | None, typer.Option(help="The rule to try.")] = None,
+    min_share: Annotated[
+        float | None, typer.Option(help="qualified_majority: share the winner needs.")
+    ] = None,
+    threshold: Annotated[
+        float | None, typer.Option(help="per_class_threshold: share a class must exceed.")
+    ] = None,
+    trim: Annotated[
+        float | None, typer.Option(help="trimmed: share of the silos left out at most.")
+    ] = None,
+    credibility: Annotated[
+        Credibility | None, typer.Option(help="Where a silo's weight comes from.")
+    ] = None,
+    weight: Annotated[
+        list[str] | None, typer.Option(help="SILO=3: what a silo counts; repeat for several.")
+    ] = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="Compare every rule that can read these ballots.")
+    ] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Show what a rule would have published on the ballots of the last round; nothing is published.
+
+    What is not given is as in the task.
+    """
+    if every and rule is not None:
+        raise ConfigurationError(
+            "--all tries every rule; --rule asks for one.", "Leave one of them out."
+        )
+    given: dict[str, Any] = {"min_share": min_share, "threshold": threshold, "trim": trim}
+    given |= {"credibility": credibility, "weights": weights(weight or ())}
+    given = {key: value for key, value in given.items() if value not in (None, {})}
+
+    async def call() -> tuple[TaskDefinition, list[Tried]]:
+        async with admin_link(home) as link:
+            task = (await link.admin.GetTask(admin_pb2.GetTaskRequest(name=name))).task
+            definition = TaskDefinition.from_proto(task.definition)
+            policies = (
+                fitting(definition, given)
+                if every
+                else [policy(definition.consensus, rule or definition.consensus.rule, given)]
+            )
+            return definition, [await _tried(link, name, number, each) for each in policies]
+
+    definition, tried = run(call())
+    if as_json:
+        print_json(
+            {"task": name, "published_by": definition.consensus.rule, "previews": tried_json(tried)}
+        )
+        return
+    console.print(
+        f"Round {tried[0].found.round} of [bold]{name}[/], {definition.rows} rows, "
+        f"published by {definition.consensus.rule}"
+    )
+    console.print(comparison([tried_row(each, definition.labels) for each in tried]))
+    if every and all(each.policy.rule is not RuleName.WEIGHTED for each in tried):
+        console.print("weighted is left out: give --weight or --credibility")
+    if not every:
+        print_table(
+            "Agreement with it",
+            agreement_rows(tried[0].found.agreement),
+            empty="Nobody was compared with it.",
+        )
+
+
+def weights(given: Iterable[str]) -> dict[str, int]:
+    """`north=3` … by silo; ConfigurationError for anything else."""
+    found = {}
+    for text in given:
+        silo, _, number = text.partition("=")
+        if not silo or not number.isdecimal():
+            raise ConfigurationError(
+                f"--weight {text}: this is not a silo and its weight.",
+                "Write for example --weight north=3.",
+            )
+        found[silo] = int(number)
+    return found
+
+
+def policy(own: ConsensusPolicy, rule: RuleName, given: dict[str, Any]) -> ConsensusPolicy:
+    """`rule` with what was given; the rest as the task has it. ConfigurationError if they do not fit."""
+    values: dict[str, Any] = {
+        "rule": rule,
+        "min_share": own.min_share,
+        "threshold": own.threshold,
+        "trim": own.trim,
+    }
+    if rule in _WEIGHING and not {"credibility", "weights"} & given.keys():
+        values |= {"credibility": own.credibility, "weights": own.weights}
+    return checked({**values, **given}, ConsensusPolicy, "The options")
+
+
+def fitting(task: TaskDefinition, given: dict[str, Any]) -> list[ConsensusPolicy]:
+    """A policy for every rule that reads the task's ballots; `weighted` only if weights are known."""
+    weighing = {"credibility", "weights"} & given.keys()
+    known = bool(weighing) or task.consensus.credibility is not Credibility.EQUAL
+    plain = {key: value for key, value in given.items() if key not in weighing}
+    return [
+        policy(task.consensus, rule, given if rule in _WEIGHING else plain)
+        for rule in RuleName
+        if task.encoding in rule.encodings and (known or rule is not RuleName.WEIGHTED)
+    ]
+
+
+def tried_row(tried: Tried, labels: Sequence[str]) -> dict[str, object]:
+    """A rule in the comparison."""
+    found = tried.found
+    classes = [f"{label} {count}" for label, count in zip(labels, found.labelled_rows, strict=True)]
+    more = " …" if len(classes) > _SHOWN_CLASSES else ""
+    return {
+        "rule": rule_words(tried.policy),
+        "labelled": sum(found.labelled_rows),
+        "abstained": found.abstained_rows,
+        "differs": found.differing_rows,
+        "rows by class": ", ".join(classes[:_SHOWN_CLASSES]) + more,
+        "lowest agreement": lowest(found.agreement),
+    }
+
+
+def comparison(rows: Sequence[Mapping[str, object]]) -> Table:
+    """Rules below each other; cells are wrapped between words, for no name may be cut short."""
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for column in rows[0]:
+        words = " ".join(str(row[column]) for row in rows).split()
+        table.add_column(column, min_width=max(map(len, words)))
+    for row in rows:
+        table.add_row(*(escape(str(value)) for value in row.values()))
+    return table
+
+
+def rule_words(policy: ConsensusPolicy) -> str:
+    """`trimmed 20%`: a rule with the parameter it heeds."""
+    match policy.rule:
+        case RuleName.QUALIFIED_MAJORITY:
+            return f"{policy.rule} {policy.min_share:.3g}"
+        case RuleName.PER_CLASS_THRESHOLD:
+            return f"{policy.rule} {policy.threshold:.3g}"
+        case RuleName.TRIMMED:
+            return f"{policy.rule} {policy.trim:.3g}"
+        case RuleName.WEIGHTED:
+            return f"{policy.rule} by {policy.credibility}"
+        case _:
+            return str(policy.rule)
+
+
+def tried_json(tried: Iterable[Tried]) -> list[dict[str, Any]]:
+    """The same for scripts."""
+    return [
+        {"policy": each.policy.model_dump(mode="json"), **as_dict(each.found)} for each in tried
+    ]
+
+
+async def _tried(link: AdminLink, task: str, number: int, policy: ConsensusPolicy) -> Tried:
+    request = admin_pb2.PreviewConsensusRequest(task=task, round=number, policy=policy.to_proto())
+    return Tried(policy, await link.admin.PreviewConsensus(request))

@@ -1,0 +1,122 @@
+"""FedCT with the papers' perceptron, and the methods it is measured against: same network, same steps.
+
+FedAvg sends weights and DD sends probabilities: they are measured here and deployed nowhere.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from experiments.data import Deal
+from experiments.papers.cotraining import (
+    Scores,
+    alone,
+    central,
+    consensus_of,
+    cotrained,
+    federated,
+    local,
+    own_seed,
+    score,
+)
+from experiments.privacy.baselines import Schooling, averaged_weights, shared_probabilities
+from silo_agent.models.catalogue import LearnerSpec
+from silo_agent.models.protocol import Labelled
+from silo_agent.models.torch_nets import PerceptronSettings
+
+NETWORK = PerceptronSettings(standardise=False)
+"""d-512-512-C on grey values as they are, Adam 1e-3, minibatches of 64 rows of D and 64 of P."""
+LEARNER = LearnerSpec(name="torch_mlp", parameters={"standardise": NETWORK.standardise})
+
+
+class Method(StrEnum):
+    """Who trains, and what is sent."""
+
+    LOCAL = "local"
+    FEDCT = "fedct"
+    FEDCT_QM = "fedct_qm"
+    FEDAVG = "fedavg"
+    DD = "dd"
+    PATE = "pate"
+    CENTRAL = "central"
+
+
+TITLES = {
+    Method.LOCAL: "local only",
+    Method.FEDCT: "FedCT",
+    Method.FEDCT_QM: "FedCT (QM)",
+    Method.FEDAVG: "FedAvg",
+    Method.DD: "DD",
+    Method.PATE: "PATE",
+    Method.CENTRAL: "centralised",
+}
+QUORUM = 0.9
+"""Share of the votes a label needs under FedCT (QM)."""
+
+
+@dataclass(frozen=True)
+class Steps:
+    """T minibatch steps in all, b between two messages."""
+
+    total: int
+    period: int
+
+    @property
+    def task(self) -> dict[str, Any]:
+        """For a task: the last b steps are those of the model at home, after the last consensus."""
+        rounds = self.total // self.period - 1
+        return {"rounds": {"max_rounds": rounds}, "local_steps": self.period}
+
+    @property
+    def schooling(self) -> Schooling:
+        """The same for FedAvg and DD."""
+        return Schooling(
+            hidden=NETWORK.hidden,
+            rounds=self.total // self.period,
+            steps=self.period,
+            batch=NETWORK.private_batch,
+            learning_rate=NETWORK.learning_rate,
+            standardise=NETWORK.standardise,
+        )
+
+
+def train(method: Method, rows: Deal, steps: Steps, seed: int) -> Scores:
+    """What the silos' models, or the one model of all, are worth after T steps each."""
+    learners = [LEARNER] * len(rows.private)
+    match method:
+        case Method.LOCAL:
+            return local(rows, learners, seed, steps.total)
+        case Method.CENTRAL:
+            return central(rows, LEARNER, seed, steps.total)
+        case Method.FEDCT:
+            return federated(rows, learners, seed, **steps.task)
+        case Method.FEDCT_QM:
+            rule = {"rule": "qualified_majority", "min_share": QUORUM}
+            return federated(rows, learners, seed, consensus=rule, **steps.task)
+        case Method.FEDAVG:
+            sent = averaged_weights(rows.private, rows.public, rows.classes, steps.schooling, seed)
+            return score(sent.final, rows)
+        case Method.DD:
+            shared = shared_probabilities(
+                rows.private, rows.public, rows.classes, steps.schooling, seed
+            )
+            return score(shared.final, rows)
+        case Method.PATE:
+            return _student(rows, seed, steps.total)
+
+
+def _student(rows: Deal, seed: int, steps: int) -> Scores:
+    """PATE without noise: teachers trained to the end vote once, and a student learns from (U, votes) alone."""
+    course = cotrained(
+        rows,
+        [LEARNER] * len(rows.private),
+        seed,
+        home=False,
+        rounds={"max_rounds": 1},
+        local_steps=steps,
+    )
+    labels = consensus_of(course)
+    taught = Labelled(rows.public, labels)
+    return score([alone(rows, taught, LEARNER, own_seed(seed, 0), steps)], rows, labels)
