@@ -5,9 +5,10 @@ BIN := $(VENV)/bin
 SEED ?= 1
 SILOS ?= 20
 ROUNDS ?= 200
+HELM ?= helm
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-system lint protos bench soak experiments clean
+.PHONY: help demo test test-system charts charts-files lint protos bench soak experiments clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,6 +41,20 @@ test-system: $(VENV)/.dev ## Tests against programs of the system; installs them
 		|| { apt-get update -qq && apt-get install -qq --yes --no-install-recommends tinyproxy prometheus; }
 	$(BIN)/python -m pytest tests/system
 
+# Kubernetes' schemas are large and nothing else needs them, hence an environment of its own.
+$(VENV)/charts/.done: $(VENV)/.dev
+	@test -x $(VENV)/charts/bin/python || $(BIN)/python -m venv $(VENV)/charts
+	$(VENV)/charts/bin/pip install --quiet --disable-pip-version-check 'kubernetes-validate>=1.37,<2' pyyaml
+	@touch $@
+
+charts: $(VENV)/charts/.done ## Lint, render (the whole matrix) and check both charts (HELM=helm)
+	HELM=$(HELM) KUBERNETES_VALIDATE=$(abspath $(VENV)/charts/bin/python) $(BIN)/python -m pytest tests/deploy/test_charts.py
+
+charts-files: ## Copy alerts and dashboards into the charts, which read nothing outside themselves
+	@for chart in coordinator silo; do \
+		cp docker/prometheus/alerts.yaml helm/$$chart/files/ && rm -rf helm/$$chart/files/dashboards \
+		&& if [ -d docker/grafana/dashboards ]; then cp -r docker/grafana/dashboards helm/$$chart/files/; fi; done
+
 lint: $(VENV)/.dev ## ruff, mypy --strict, import contracts, buf lint, fresh stubs
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -57,11 +72,13 @@ bench: $(VENV)/.dev ## Tally, ballot sizes, round overhead, memory: ratios measu
 soak: $(VENV)/.demo ## Kill, cut off and slow down a federation for 200 rounds, five minutes (SILOS, ROUNDS, SEED)
 	$(BIN)/python -m experiments.soak --silos $(SILOS) --rounds $(ROUNDS) --seed $(SEED)
 
-experiments: $(VENV)/.dev ## Privacy against utility, and what an attacker learns; half an hour (DATA=DIR for Adult)
+experiments: $(VENV)/.dev ## Privacy against utility, attacks, and with DATA=DIR the papers' tables; hours
 	$(BIN)/consilium experiment privacy-utility --dataset digits --alpha 0.5
 	$(BIN)/consilium experiment privacy-utility --dataset breast-cancer
 	$(if $(DATA),$(BIN)/consilium experiment privacy-utility --dataset adult --data $(DATA))
 	$(BIN)/consilium experiment vulnerability --dataset digits --seeds 2
+	$(if $(DATA),$(BIN)/consilium experiment papers --data $(DATA))
+	$(if $(DATA),$(BIN)/consilium experiment results)
 
 clean: ## Remove the environment and everything built
 	rm -rf $(VENV) build dist *.egg-info demo-report soak-report experiment-report .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

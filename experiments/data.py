@@ -8,7 +8,7 @@ row depends on no other row.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -58,11 +58,30 @@ class Deal:
     private: tuple[Labelled, ...] = field(repr=False)
     public: Features = field(repr=False)
     hidden: Labels = field(repr=False)
-    """Labels of the public rows. Nobody in a federation has them: they only score."""
+    """Labels of the public rows, -1 for rows of no class. Nobody in a federation has them: they only score."""
     test: Labelled = field(repr=False)
     classes: int
     patients: tuple[Numbers, ...] | None = field(default=None, repr=False)
     """Per silo, whose each private row is; None if every row is somebody else's."""
+
+    def standardised(self) -> Deal:
+        """Every feature with mean 0 and deviation 1 on U; what is constant there keeps its scale."""
+        mean, deviation = self.public.mean(axis=0), self.public.std(axis=0)
+        scale = np.where(deviation > 1e-8, deviation, 1.0)
+
+        def scaled(rows: Labelled) -> Labelled:
+            return Labelled((rows.features - mean) / scale, rows.labels)
+
+        return replace(
+            self,
+            private=tuple(scaled(part) for part in self.private),
+            public=(self.public - mean) / scale,
+            test=scaled(self.test),
+        )
+
+    def with_public(self, count: int) -> Deal:
+        """The first `count` public rows only; everyone else's stay as they are."""
+        return replace(self, public=self.public[:count], hidden=self.hidden[:count])
 
 
 DEFAULT_SIZES = {
@@ -84,6 +103,8 @@ FILES = {
     "mushroom": ("mushroom", ("mushrooms.csv.gz",)),
     "wine": ("wine-quality", ("winequality.csv.gz",)),
     "covertype": ("covertype", ("covtype.npz",)),
+    "cod-rna": ("cod-rna", data_tables.COD_RNA_FILES),
+    "heart-disease": ("heart-disease", ("heart_disease_4hospitals.csv.gz",)),
     "fashion-mnist": ("fashion-mnist", data_images.IDX_FILES),
     "mnist": ("mnist", data_images.IDX_FILES),
     "chest-xray": ("chest-xray-pneumonia", ("chest_xray_56x56_mosaic.png", "meta.csv.gz")),
@@ -112,6 +133,7 @@ def load(name: str, folder: Path | None = None) -> Dataset:
         "mushroom": lambda: Dataset(name, data_tables.mushroom(folder), 2),
         "wine": lambda: Dataset(name, data_tables.wine(folder), 2),
         "covertype": lambda: Dataset(name, data_tables.covertype(folder), 7),
+        "cod-rna": lambda: Dataset(name, data_tables.cod_rna(folder), 2),
         "fashion-mnist": lambda: _mnist_like(name, folder),
         "mnist": lambda: _mnist_like(name, folder),
         "chest-xray": lambda: _chest_xray(name, folder),

@@ -5,11 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
-from sklearn.datasets import load_breast_cancer
+from sklearn.datasets import load_breast_cancer, load_svmlight_file
 
 from experiments.data_files import brought
 from silo_agent.models.protocol import Labelled
+
+
+COD_RNA_FILES = ("cod-rna.bz2", "cod-rna.t.bz2")
+"""As LIBSVM's collection has them."""
+_NO_FEATURES = ["income", "split", "fnlwgt"]
 
 
 def breast_cancer() -> Labelled:
@@ -23,12 +29,26 @@ def adult(folder: Path | None, *left_out: str) -> tuple[Labelled, int]:
 
     `education` says in words what `education-num` says; without it a linear model of few rows overfits less.
     """
+    frame = _adult(folder)
+    labels = np.asarray(frame["income"] == ">50K", dtype=np.int64)
+    columns = frame.drop(columns=[*_NO_FEATURES, *left_out])
+    return Labelled(_encoded(columns), labels), int((frame["split"] == "test").sum())
+
+
+def adult_attributes(folder: Path | None) -> list[npt.NDArray[np.int64]]:
+    """Which encoded columns each of Adult's thirteen attributes has; together they are all."""
+    columns = _adult(folder).drop(columns=_NO_FEATURES)
+    names = pd.get_dummies(columns).columns
+    return [
+        np.flatnonzero([name == attribute or name.startswith(f"{attribute}_") for name in names])
+        for attribute in columns.columns
+    ]
+
+
+def _adult(folder: Path | None) -> pd.DataFrame:
     frame = pd.read_csv(brought(folder, "adult", "adult.csv.gz"), na_values="?")
     # As the publisher has it: training rows first.
-    frame = frame.sort_values("split", ascending=False, kind="stable")
-    labels = np.asarray(frame["income"] == ">50K", dtype=np.int64)
-    columns = frame.drop(columns=["income", "split", "fnlwgt", *left_out])
-    return Labelled(_encoded(columns), labels), int((frame["split"] == "test").sum())
+    return frame.sort_values("split", ascending=False, kind="stable")
 
 
 def mushroom(folder: Path | None) -> Labelled:
@@ -49,6 +69,17 @@ def covertype(folder: Path | None) -> Labelled:
     """581 012 × 54, seven classes from 0."""
     with np.load(brought(folder, "covertype", "covtype.npz")) as file:
         return Labelled(file["X"].astype(np.float32), file["y"].astype(np.int64) - 1)
+
+
+def cod_rna(folder: Path | None) -> Labelled:
+    """331 152 × 8, both published parts; 1 is a non-coding RNA."""
+    parts = [
+        load_svmlight_file(str(brought(folder, "cod-rna", name)), n_features=8)
+        for name in COD_RNA_FILES
+    ]
+    features = np.concatenate([rows.toarray() for rows, _ in parts])
+    labels = np.concatenate([signs > 0 for _, signs in parts])
+    return Labelled(features.astype(np.float32), labels.astype(np.int64))
 
 
 def _encoded(frame: pd.DataFrame) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:

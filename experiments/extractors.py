@@ -6,7 +6,9 @@ silos hold few classes each. The tables of docs/fedaux.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -15,11 +17,12 @@ import typer
 
 from experiments.data import Deal, Sizes, deal, load
 from experiments.federation import Hospital, hold, task
-from experiments.tables import markdown, mean_and_error
-from silo_agent.models.catalogue import LearnerSpec, build
+from experiments.tables import markdown
+from silo_agent.models.catalogue import LearnerSpec
 from silo_agent.models.extractors import StoredExtractor
 from silo_agent.models.extractors.contrastive import STEPS
 from silo_agent.models.extractors.pretraining import train
+from silo_agent.models.linear import logistic_regression
 from silo_agent.models.protocol import Features, Labelled, Learner, Problem
 from silo_agent.models.torch_nets import torch_cnn
 from silo_agent.trainer.settings import TrainingSettings
@@ -35,35 +38,34 @@ def probes(folder: Path, seeds: int, steps: int) -> Iterator[tuple[str, list[flo
     dealt = deal(load("fashion-mnist", folder), Sizes(1, 1000 * seeds, 2000, 4000), seed=0)
     extractors = _extractors(dealt, (28, 28), steps)
     for name, extractor in extractors.items():
-        yield f"logistic regression on {name}", _accuracies(dealt, seeds, extractor)
+        see = partial(_seen, extractor=extractor)
+        yield f"logistic regression on {name}", _scores(dealt, seeds, see, _regression)
     for start in ("random", "extractor"):
-        yield f"`torch_cnn`, `start: {start}`", _networks(dealt, seeds, start, extractors)
+        make = partial(_network, start, extractors["contrastive"])
+        yield f"`torch_cnn`, `start: {start}`", _scores(dealt, seeds, _images, make)
 
 
-def federations(seeds: int, steps: int) -> Iterator[tuple[str, str, float, float]]:
-    """Per learner and view: accuracy of the consensus and, on average, of the models at home."""
-    for learner in ("logistic_regression", "mlp"):
-        scores: dict[str, list[tuple[float, float]]] = {}
-        for seed in range(seeds):
-            dealt = deal(load("digits"), Sizes(5, 100, 800, 397, alpha=0.1), seed)
-            for name, extractor in _extractors(dealt, (8, 8), steps).items():
-                scores.setdefault(name, []).append(_federation(dealt, learner, seed, extractor))
-        for name, pairs in scores.items():
-            consensus, home = np.mean(pairs, axis=0)
-            yield learner, name, float(consensus), float(home)
+def federations(seeds: int, steps: int) -> Iterator[tuple[str, float, float]]:
+    """Per view: accuracy of the consensus after three rounds and, on average, of the models at home."""
+    scores: dict[str, list[tuple[float, float]]] = {}
+    for seed in range(seeds):
+        dealt = deal(load("digits"), Sizes(5, 100, 800, 397, alpha=0.1), seed)
+        for name, extractor in _extractors(dealt, (8, 8), steps).items():
+            scores.setdefault(name, []).append(_federation(dealt, seed, extractor))
+    for name, pairs in scores.items():
+        consensus, home = np.mean(pairs, axis=0)
+        yield name, float(consensus), float(home)
 
 
 def _extractors(
     dealt: Deal, shape: tuple[int, int], steps: int
 ) -> dict[str, StoredExtractor | None]:
-    images = dealt.public.reshape(-1, *shape)
+    pretrained = partial(train, dealt.public.reshape(-1, *shape), public_set=_SET)
     return {
         "pixels": None,
-        "pca": train(images, ExtractorKind.PCA, public_set=_SET),
-        "contrastive, untrained": train(
-            images, ExtractorKind.CONTRASTIVE, public_set=_SET, steps=0
-        ),
-        "contrastive": train(images, ExtractorKind.CONTRASTIVE, public_set=_SET, steps=steps),
+        "pca": pretrained(ExtractorKind.PCA),
+        "contrastive, untrained": pretrained(ExtractorKind.CONTRASTIVE, steps=0),
+        "contrastive": pretrained(ExtractorKind.CONTRASTIVE, steps=steps),
     }
 
 
@@ -73,53 +75,44 @@ def _seen(rows: Features, extractor: StoredExtractor | None) -> Features:
     return extractor.transform(rows.reshape(-1, *extractor.file.header.row_shape))
 
 
-def _accuracies(dealt: Deal, seeds: int, extractor: StoredExtractor | None) -> list[float]:
-    spec = LearnerSpec(name="logistic_regression")
-    test = _seen(dealt.test.features, extractor)
-    accuracies = []
-    for count in LABELLED:
-        scores = []
-        for seed in range(seeds):
-            rows = dealt.private[0][_drawn(seed, count)]
-            seen = _seen(rows.features, extractor)
-            learner = build(spec, dealt.classes, seen.shape[1:], seed)
-            assert isinstance(learner, Learner)
-            learner.fit(seen, rows.labels)
-            scores.append(float(np.mean(learner.predict(test) == dealt.test.labels)))
-        accuracies.append(mean_and_error(scores)[0])
-    return accuracies
+def _images(rows: Features) -> Features:
+    return rows.reshape(-1, 28, 28)
 
 
-def _networks(
-    dealt: Deal, seeds: int, start: str, extractors: dict[str, StoredExtractor | None]
+def _regression(problem: Problem) -> Learner:
+    return logistic_regression({}, problem)
+
+
+def _network(start: str, extractor: StoredExtractor | None, problem: Problem) -> Learner:
+    file = None if extractor is None else extractor.file
+    return torch_cnn({"start": start, "fit_steps": _FIT_STEPS}, replace(problem, extractor=file))
+
+
+def _scores(
+    dealt: Deal,
+    seeds: int,
+    see: Callable[[Features], Features],
+    make: Callable[[Problem], Learner],
 ) -> list[float]:
-    extractor = extractors["contrastive"]
-    test = dealt.test.features.reshape(-1, 28, 28)
-    accuracies = []
-    for count in LABELLED:
-        scores = []
-        for seed in range(seeds):
-            rows = dealt.private[0][_drawn(seed, count)]
-            problem = Problem(dealt.classes, (28, 28), seed, extractor and extractor.file)
-            learner = torch_cnn({"start": start, "fit_steps": _FIT_STEPS}, problem)
-            learner.fit(rows.features.reshape(-1, 28, 28), rows.labels)
-            scores.append(float(np.mean(learner.predict(test) == dealt.test.labels)))
-        accuracies.append(mean_and_error(scores)[0])
-    return accuracies
+    private, test = dealt.private[0], see(dealt.test.features)
+
+    def score(seed: int, count: int) -> float:
+        rows = private[np.arange(1000 * seed, 1000 * seed + count)]
+        learner = make(Problem(dealt.classes, test.shape[1:], seed))
+        learner.fit(see(rows.features), rows.labels)
+        return float(np.mean(learner.predict(test) == dealt.test.labels))
+
+    return [float(np.mean([score(seed, count) for seed in range(seeds)])) for count in LABELLED]
 
 
-def _drawn(seed: int, count: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    return np.arange(1000 * seed, 1000 * seed + count)
-
-
-def _federation(
-    dealt: Deal, learner: str, seed: int, extractor: StoredExtractor | None
-) -> tuple[float, float]:
+def _federation(dealt: Deal, seed: int, extractor: StoredExtractor | None) -> tuple[float, float]:
     public = _seen(dealt.public, extractor)
     hospitals = {
         f"hospital-{number}": Hospital(
             Labelled(_seen(rows.features, extractor), rows.labels),
-            TrainingSettings(model=LearnerSpec(name=learner), seed=seed),
+            TrainingSettings(
+                model=LearnerSpec(name="logistic_regression"), seed=seed, consensus_share=1
+            ),
         )
         for number, rows in enumerate(dealt.private)
     }
@@ -142,10 +135,10 @@ def main(
         [name, *(f"{value:.3f}" for value in line)] for name, line in probes(data, seeds, steps)
     ]
     typer.echo(markdown(header, rows))
-    header = ["digits, 5 silos, α = 0.1", "features", "consensus", "at home"]
+    header = ["digits, logistic regression on", "consensus", "at home"]
     lines = federations(seeds, steps)
-    rows = [[learner, name, f"{one:.3f}", f"{two:.3f}"] for learner, name, one, two in lines]
-    typer.echo(markdown(header, rows, words=2))
+    rows = [[name, f"{consensus:.3f}", f"{home:.3f}"] for name, consensus, home in lines]
+    typer.echo(markdown(header, rows))
 
 
 if __name__ == "__main__":

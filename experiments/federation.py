@@ -164,6 +164,7 @@ def _session(
         unit=Unit.ROW if hospital.patients is None else Unit.PATIENT,
         known=definition.label_space(name),
         extractor=extractor,
+        silo=name,
     )
     if isinstance(session, str):
         raise ConfigurationError(f"{name} cannot take part: {session}", "Change the setting.")

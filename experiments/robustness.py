@@ -77,9 +77,8 @@ class Setting:
             dealt = f", Dirichlet({self.alpha:g})" if self.alpha else ""
             return f"{self.data}, {self.learner} on {self.rows_per_silo} rows{dealt}"
         together = f", {self.hard:.0%} hard rows" if self.hard else ""
-        return (
-            f"made, {self.classes} classes, {self.weakest:.0%}–{self.strongest:.0%} right{together}"
-        )
+        right = f"{self.weakest:.0%}–{self.strongest:.0%} right"
+        return f"made, {self.public_rows} rows, {self.classes} classes, {right}{together}"
 
 
 SETTINGS = (

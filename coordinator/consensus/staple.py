@@ -91,15 +91,14 @@ def staple(poll: Poll) -> Labels:
 
 
 def learn(votes: Sequence[Labels], classes: int) -> Reliability:
-    """Reliability of every silo from its votes on the same rows, by EM from the majority."""
+    """Reliability of every silo by EM from the majority; the silos' votes on the same rows, each voted on by one at least."""
     rows = len(votes[0]) if votes else 0
     counts = np.zeros((rows, classes))
     for labels in votes:
         cast = np.flatnonzero(labels != ABSTAIN)
         counts[cast, labels[cast]] += 1
-    voted: npt.NDArray[np.bool_] = counts.max(axis=1, initial=0) > 0
-    leading = (counts == counts.max(axis=1, keepdims=True)) & voted[:, None]
-    truth: Shares = leading / np.maximum(leading.sum(axis=1, keepdims=True), 1)
+    leading = counts == counts.max(axis=1, keepdims=True)
+    truth: Shares = leading / leading.sum(axis=1, keepdims=True)
     priors = [_prior(labels, classes) for labels in votes]
     before: Reliability | None = None
     for iteration in range(1, ITERATIONS + 1):
@@ -113,18 +112,18 @@ def learn(votes: Sequence[Labels], classes: int) -> Reliability:
         if before is not None and _settled(before, learned):
             break
         before = learned
-        truth = _truth(votes, learned, voted)
+        truth = _truth(votes, learned, rows)
     return learned
 
 
-def _truth(votes: Sequence[Labels], learned: Reliability, voted: npt.NDArray[np.bool_]) -> Shares:
-    """(rows, classes) how likely each class is on each row; all 0 where nobody voted."""
-    likely = np.tile(learned.prevalence, (len(voted), 1))
+def _truth(votes: Sequence[Labels], learned: Reliability, rows: int) -> Shares:
+    """(rows, classes) how likely each class is on each row."""
+    likely = np.tile(learned.prevalence, (rows, 1))
     for labels, table in zip(votes, learned.tables, strict=True):
         likely += table[labels]
     likely -= likely.max(axis=1, keepdims=True)
     shares: Shares = np.exp(likely / GRAIN)
-    shares *= (voted / shares.sum(axis=1))[:, None]
+    shares /= shares.sum(axis=1, keepdims=True)
     return shares
 
 

@@ -20,6 +20,12 @@ EXPERIMENTS = {
     "fedct-scaling": "FedCT, Figure 6: the same rows over 5 to 80 hospitals.",
     "fedct-unlabelled": "FedCT, Figure 10: how many public rows it takes.",
     "fedct-shift": "FedCT, Table 4: public rows that are not like the hospitals' own.",
+    "fedkt-adult": "FedKT, Tables 1, 2 and 8: forests on Adult and the public student they teach.",
+    "fedkt-codrna": "FedKT, Tables 1, 2 and 8: boosted trees on cod-rna.",
+    "cofed-adult": "CoFED, Figure 9: 100 silos with four kinds of learners on Adult.",
+    "cofed-images": "CoFED, Figure 2: silos that know different classes of images.",
+    "fedaux": "FEDAUX, Table 1: votes weighted by certainty, and votes that count alike.",
+    "hearts": "UCI heart disease: four real hospitals, alone, together and pooled.",
 }
 """What each command measures, in one line."""
 

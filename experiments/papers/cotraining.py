@@ -121,8 +121,9 @@ def score(models: Sequence[Predicts], rows: Deal, consensus: Labels | None = Non
     if consensus is not None:
         said = consensus != ABSTAIN
         answered = float(said.mean())
-        if said.any():
-            agreed = float(np.mean(consensus[said] == rows.hidden[said]))
+        scored = said & (rows.hidden != ABSTAIN)
+        if scored.any():
+            agreed = float(np.mean(consensus[scored] == rows.hidden[scored]))
     return Scores(float(np.mean(right)), min(right), agreed, answered)
 
 

@@ -17,8 +17,11 @@ OURS, PAPER, SHORT = COLOURS[0], INK, COLOURS[1]
 _BESIDE = ("o", "s", "^", "v")
 
 
-def dots(lines: Sequence[Line], value: str = "test accuracy") -> Figure:
-    """A line of dots per number, in panels by its first word: ours with its error, the paper's, the target."""
+def dots(lines: Sequence[Line], value: str = "test accuracy", beside: bool = True) -> Figure:
+    """A line of dots per number, in panels by its first word: ours with its error, the paper's, the target.
+
+    What is shown beside is drawn too, unless it is of another kind.
+    """
     panels: dict[str, list[Line]] = {}
     for line in lines:
         panels.setdefault(line.where[0], []).append(line)
@@ -27,18 +30,18 @@ def dots(lines: Sequence[Line], value: str = "test accuracy") -> Figure:
     drawing.set_layout_engine("constrained")
     grid = drawing.subplots(len(panels), 1, squeeze=False, sharex=True, height_ratios=heights)
     for axes, (name, panel) in zip(grid[:, 0], panels.items(), strict=True):
-        _panel(axes, name, panel)
+        _panel(axes, name, panel, beside)
     grid[-1, 0].set_xlabel(value)
     _legend(drawing)
     return drawing
 
 
 def dots_of(value: str) -> partial[Figure]:
-    """`dots` for another value than accuracy."""
-    return partial(dots, value=value)
+    """`dots` for another value than accuracy, without what is shown beside."""
+    return partial(dots, value=value, beside=False)
 
 
-def _panel(axes: Axes, name: str, lines: Sequence[Line]) -> None:
+def _panel(axes: Axes, name: str, lines: Sequence[Line], beside: bool) -> None:
     axes.set_title(name)
     for height, line in enumerate(lines):
         mean, error = mean_and_error(line.ours)
@@ -51,7 +54,7 @@ def _panel(axes: Axes, name: str, lines: Sequence[Line]) -> None:
         if line.least is not None:
             axes.plot(line.least, height, "|", color=INK, ms=12, mew=1.4, label="target", zorder=2)
         for marker, (header, values) in zip(_BESIDE, line.beside.items(), strict=False):
-            if values:
+            if values and beside:
                 where = mean_and_error(values)[0]
                 axes.plot(where, height, marker, color=FAINT, ms=4, label=header, zorder=2)
         axes.errorbar(

@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 import yaml
+from seeded_bits import SeededBits
 
 from coordinator.public_sets import convert
 from silo_agent.privacy.ledger import Ledger
@@ -16,7 +17,6 @@ from silo_agent.trainer.schema_check import Misfit
 from silo_agent.trainer.session import Office, Session, open_session
 from silo_agent.trainer.settings import read_settings
 from wire.ballot import pack, unpack
-from wire.privacy.randomness import SecureBits
 from wire.task import TaskDefinition
 
 SILO = "st-anna"
@@ -49,7 +49,7 @@ def opened(
     )
     ledger = Ledger(folder / "ledger.db", folder / "witness.json", lambda: datetime.now(UTC))
     office = Office(
-        read_settings(folder / "silo.yaml"), folder, folder / "tasks", ledger, SecureBits()
+        read_settings(folder / "silo.yaml"), folder, folder / "tasks", ledger, SeededBits(0)
     )
     return open_session(definition, converted.schema, converted.path, office, SILO)
 

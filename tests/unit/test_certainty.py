@@ -426,6 +426,16 @@ def test_what_is_bought_anew_is_paid_anew_and_certainties_are_not(
     assert 29.5 < opening(privacy).releasing.spent() <= 30
 
 
+def test_a_ballot_repeated_for_nothing_pays_for_nothing(opening: Opening, tmp_path: Path) -> None:
+    teachers = {"name": "teacher_votes", "teachers": 3, "rows": 9, "scale": 3.0, "paid_rounds": 1}
+    bought, repeated = (opening({"mechanism": teachers}).vote(number, None) for number in (1, 2))
+    assert bought == repeated
+    paying, free = releases(tmp_path)
+    assert (paying.kind, free.kind) == (Kind.BALLOT, Kind.REPETITION)
+    assert paying.pays_for == paying.made_from == free.made_from
+    assert free.pays_for == ()
+
+
 def test_votes_whose_noise_is_not_gaussian_leave_room_too(opening: Opening) -> None:
     privacy = {"mechanism": "randomized_response", "epsilon": 40, "certainty": {"epsilon": 20}}
     session = opening(privacy, rounds={"max_rounds": 1, "quorum": 1})

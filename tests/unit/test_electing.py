@@ -187,11 +187,13 @@ def test_ballots_of_fedkt_weigh_their_students_and_noise_is_that_much_smaller() 
 def test_behind_party_noise_a_declaration_moves_nothing_and_no_agreement_is_told() -> None:
     votes = np.array([[0] * 50, [1] * 50, [1] * 50])
     definition = task(50, 2, privacy={"party_gamma": 50.0})
-    noisy = {"silo-01": Declaration(one_if_voted=0.6, one_if_not=0.4)}
+    # By their declarations the two that vote 1 would count an eighth of the other.
+    noisy = dict.fromkeys(["silo-01", "silo-02"], Declaration(one_if_voted=0.55, one_if_not=0.45))
     outcome = held(definition, box(votes, definition.shape), noisy, bits=SeededBits(1))
     assert outcome.labels().tolist() == [1] * 50
     assert outcome.agreement == {}
     plain = held(task(50, 2), box(votes, definition.shape), noisy)
+    assert plain.labels().tolist() == [0] * 50
     assert plain.agreement["silo-00"].compared == 50
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from sklearn.decomposition import PCA, TruncatedSVD
 
 torch = pytest.importorskip("torch")
 
-from silo_agent.models.extractors import StoredExtractor, load  # noqa: E402
+from silo_agent.models.extractors import StoredExtractor, load, pretraining  # noqa: E402
 from silo_agent.models.extractors import contrastive as contrastive_training  # noqa: E402
 from silo_agent.models.extractors.contrastive import widths_for  # noqa: E402
 from silo_agent.models.extractors.pretraining import Progress, pretrain, train  # noqa: E402
@@ -175,6 +176,21 @@ def test_there_are_no_more_dimensions_than_the_rows_have() -> None:
         train(np.ones((10, 4)), PCA_, public_set=SET)
 
 
+def test_a_set_too_large_for_a_matrix_is_sampled_by_the_seed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pretraining, "_MOST_NUMBERS", 12 * 100)
+    public = table()
+    whole, again, other = (
+        train(public, PCA_, public_set=SET, seed=seed).file.arrays["mean"] for seed in (0, 0, 1)
+    )
+    np.testing.assert_array_equal(whole, again)
+    assert not np.allclose(whole, other)
+    drawn = [tuple(row) for row in pretraining._sample(public, 0)]
+    assert len(set(drawn)) == 100
+    assert set(drawn) < {tuple(row) for row in public}
+
+
 def test_tfidf_svd_is_latent_semantic_analysis() -> None:
     words = np.random.default_rng(0).random((200, 30)) ** 4
     ours = train(words, TFIDF_SVD, public_set=SET, dimensions=5).transform(words)
@@ -183,8 +199,8 @@ def test_tfidf_svd_is_latent_semantic_analysis() -> None:
     np.testing.assert_allclose(ours, theirs * signs, rtol=1e-3, atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", [DENOISING, CONTRASTIVE])
-def test_networks_learn_step_by_step_and_by_their_seed(kind: ExtractorKind) -> None:
+@pytest.mark.parametrize(("kind", "share"), [(DENOISING, 0.8), (CONTRASTIVE, 0.9)])
+def test_networks_learn_step_by_step_and_by_their_seed(kind: ExtractorKind, share: float) -> None:
     before, threads = torch.random.get_rng_state(), torch.get_num_threads()
     losses = Losses()
     extractor = trained(kind, steps=60, progress=losses)
@@ -192,7 +208,7 @@ def test_networks_learn_step_by_step_and_by_their_seed(kind: ExtractorKind) -> N
     first, last = (
         np.mean([step[2] for step in part]) for part in (losses.seen[:5], losses.seen[-5:])
     )
-    assert last < 0.8 * first
+    assert last < share * first
     assert torch.equal(torch.random.get_rng_state(), before)
     assert torch.get_num_threads() == threads
     rows = rows_for(extractor)
@@ -229,8 +245,8 @@ def test_contrastive_features_know_an_image_by_another_view() -> None:
         units = [part / np.linalg.norm(part, axis=1, keepdims=True) for part in (first, second)]
         return float(((units[0] @ units[1].T).argmax(axis=1) == np.arange(200)).mean())
 
-    learned = recognised(trained(CONTRASTIVE, steps=150))
-    assert learned > recognised(trained(CONTRASTIVE, steps=0)) + 0.1
+    learned = recognised(trained(CONTRASTIVE, steps=300))
+    assert learned > recognised(trained(CONTRASTIVE, steps=0)) + 0.08
 
 
 @pytest.mark.parametrize("shape", [(9, 4), (28, 28, 1), (6, 7, 3), (1, 1)])
@@ -407,7 +423,8 @@ def test_only_networks_need_torch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def run(*arguments: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "silo_agent.models.extractors", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    one_core = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=one_core)
 
 
 def test_a_process_of_its_own_trains_one_and_says_what_it_made(

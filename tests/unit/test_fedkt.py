@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +22,7 @@ from experiments.federation import Course, Hospital, hold, task
 from silo_agent.models.catalogue import LearnerSpec, build
 from silo_agent.models.protocol import Labelled
 from silo_agent.models.teachers import agreed
+from silo_agent.privacy.ledger import Ledger
 from silo_agent.privacy.mechanisms.catalogue import build as build_mechanism
 from silo_agent.privacy.mechanisms.protocol import PrivateSide, Scope
 from silo_agent.privacy.mechanisms.teacher_votes import TeacherVotes
@@ -30,7 +34,9 @@ from silo_agent.privacy.settings import (
 )
 from silo_agent.trainer.fedct import CoTraining
 from silo_agent.trainer.fedkt import School, consistent_labels, dealt, majority, student_labels
+from silo_agent.trainer.session import Keeping, Session, assemble
 from silo_agent.trainer.settings import TrainingSettings
+from silo_agent.trainer.task_folder import Folder, TaskFolder
 from wire.ballot import BallotShape, Encoding, unpack, unpack_one_hot
 from wire.methods import FedktPolicy
 from wire.privacy.accounting import epsilon
@@ -391,6 +397,54 @@ def test_a_task_of_level_two_is_charged_in_every_silos_ledger() -> None:
 
     assert all(5.0 < spent <= 6.0 for spent in course.spent.values())
     assert np.mean(course.labels() != -1) > 0.5
+
+
+def test_a_trainer_that_dies_before_its_ballot_is_kept_pays_for_the_same_one(
+    tmp_path: Path,
+) -> None:
+    class Dying(TaskFolder):
+        def keep_ballot(self, number: int, ballot: bytes, slip: bytes) -> None:
+            raise KeyboardInterrupt
+
+    public = some_rows(ROWS, 2, seed=1).features
+    definition = task(
+        public,
+        2,
+        ["a"],
+        method="fedkt",
+        rounds={"quorum": 1},
+        fedkt={"level": "L2", "partitions": 2},
+        privacy={"mechanisms": ["teacher_votes"]},
+    )
+    ledger = Ledger(tmp_path / "ledger.db", tmp_path / "witness.json", lambda: datetime.now(UTC))
+
+    def session(folder: Folder, budget: float, seed: int) -> Session:
+        privacy = PrivacySettings(mechanism=TeacherVotesSettings(), epsilon=budget)
+        made = assemble(
+            definition,
+            TrainingSettings(model=TREE, privacy=privacy),
+            some_rows(200, 2, seed=10),
+            public,
+            Keeping(folder, ledger, SeededBits(seed)),
+            patients=np.arange(200),
+            unit=Unit.PATIENT,
+            known=(0, 1),
+        )
+        assert isinstance(made, Session)
+        return made
+
+    with pytest.raises(KeyboardInterrupt):
+        session(Dying(tmp_path, definition.digest), 6.0, seed=1).vote(1, None)
+    assert not ledger.releases()
+    kept = json.loads(TaskFolder(tmp_path, definition.digest).get("teachers-students") or b"")
+
+    # Meanwhile silo.yaml allows more: what was drawn under the old noise is charged as that.
+    ballot = session(TaskFolder(tmp_path, definition.digest), 8.0, seed=2).vote(1, None)
+
+    assert unpack(ballot.data, definition.shape).tolist() == kept["labels"]
+    (release,) = ledger.releases()
+    assert release.parameters["scale"] == kept["plan"]["scale"]
+    assert 5.0 < epsilon(release.events, DELTA) <= 6.0
 
 
 # -- other mechanisms meet abstentions --------------------------------------------------------------

@@ -231,7 +231,9 @@ def test_reliability_is_learned_from_a_sample_that_no_single_silo_can_foresee(
     other[3, 5] = (other[3, 5] + 1) % 3
     staple(poll(other, 3))
     staple(poll(votes, 3))
-    first, second, third = drawn
+    staple(poll(votes[::-1], 3))
+    first, second, third, reversed_order = drawn
+    np.testing.assert_array_equal(first, reversed_order[::-1])
     assert first.shape == (4, 300)
     assert (first != ABSTAIN).all()
     np.testing.assert_array_equal(first, third)

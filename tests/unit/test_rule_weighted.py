@@ -105,9 +105,7 @@ def test_a_silo_without_weight_has_no_say_and_is_still_compared() -> None:
 
 @settings(deadline=None)
 @given(elections(), st.integers(1, 1000))
-def test_equal_weights_are_the_majority(
-    election: tuple[Votes, int], weight: int
-) -> None:
+def test_equal_weights_are_the_majority(election: tuple[Votes, int], weight: int) -> None:
     votes, classes = election
     names = dict.fromkeys(silos(len(votes)), weight)
     weighted = task(votes.shape[1], classes, "weighted", consensus={"weights": names})

@@ -255,7 +255,7 @@ def test_noise_never_votes_for_a_class_the_silo_does_not_know(
     made = session(tmp_path, private_table(KNOWN), privacy=NOISY[mechanism])
     cast = votes(made, 1)
     assert set(cast) <= {*KNOWN, ABSTAIN}
-    assert len(set(cast) & set(KNOWN)) == 2
+    assert (cast != ABSTAIN).any()
 
 
 def test_a_private_labeller_chooses_among_the_known_classes_instead_of_abstaining(

@@ -345,20 +345,28 @@ def test_cross_fitting_keeps_the_students_own_labels_out_too(tmp_path: Path) -> 
 NETWORK = LearnerSpec(name="torch_mlp", parameters={"hidden": [16], "fit_steps": 200})
 
 
-@pytest.mark.parametrize("alike", [True, False])
+@pytest.mark.parametrize(
+    ("width", "folds", "alike"), [(16, 1, True), (17, 1, False), (16, 2, False)]
+)
 def test_a_network_of_the_same_form_begins_with_the_students_weights(
-    tmp_path: Path, alike: bool
+    tmp_path: Path, width: int, folds: int, alike: bool
 ) -> None:
-    hospital = Hospital(tmp_path / "home", local_steps=1)
+    hospital = Hospital(tmp_path / "home", local_steps=1, cross_fit=folds)
     made = taught(hospital, tmp_path, NETWORK)
-    parameters = {"hidden": [16 if alike else 17], "learning_rate": 1e-9}
+    parameters = {"hidden": [width], "learning_rate": 1e-9}
     own = {"name": "torch_mlp", "parameters": parameters}
     hospital.write_private(12, model=own, start_from="student.joblib")
+    session = hospital.session()
 
-    labels = first_ballot(hospital)
+    labels = unpack(session.vote(1, None).data, hospital.definition.shape)
 
     said = np.array([LABELS.index(one) for one in made.predict(PUBLIC)])
     assert np.array_equal(labels, said) is alike
+    # Cross-fitted networks must not have seen a label; the one that stays at home may.
+    session.finish(1, hospital.packed())
+    path = session.folder.model_path()
+    assert path is not None
+    assert (load_model(path).predict(PUBLIC) == made.predict(PUBLIC)) is (width == 16)
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,13 @@ def tiny_generator(folder: Path) -> Path:
         tokenizer_object=tokenizer, eos_token="<end>", unk_token="<unknown>"
     ).save_pretrained(folder)
     settings = transformers.GPT2Config(
-        vocab_size=len(words), n_embd=32, n_layer=2, n_head=2, n_positions=24, eos_token_id=0, bos_token_id=0
+        vocab_size=len(words),
+        n_embd=32,
+        n_layer=2,
+        n_head=2,
+        n_positions=24,
+        eos_token_id=0,
+        bos_token_id=0,
     )
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(5)

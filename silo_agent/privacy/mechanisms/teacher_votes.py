@@ -125,6 +125,7 @@ class TeacherVotes:
         labels = agreed(
             np.stack([self._student(silo, part, bits) for part in range(self.plan.partitions)])
         )
+        _keep(silo.kept, self.plan, labels)
         return Vote(labels=labels)
 
     def _answers(self, silo: PrivateSide, partition: int, bits: Bits) -> Labels:

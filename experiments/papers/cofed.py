@@ -1,0 +1,150 @@
+"""CoFED as a task, and what each silo gains by it over training alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from experiments.data import Deal
+from experiments.federation import Hospital, hold, task
+from experiments.papers.cotraining import Predicts, names, own_seed
+from experiments.papers.experiment import Timed
+from silo_agent.models.catalogue import LearnerSpec, build
+from silo_agent.trainer.fedct import CoTraining
+from silo_agent.trainer.settings import TrainingSettings
+from silo_agent.trainer.specialists import specialised
+from wire.ballot import ABSTAIN
+
+MEAN_GAIN, GAINING = 0.04, 0.90
+"""What counts as success: the mean relative gain, and the share of the silos that gain."""
+
+
+@dataclass(frozen=True)
+class Gains(Timed):
+    """Test accuracies after CoFED and of the same learners alone, on test rows of a silo's own classes."""
+
+    gain: float
+    """Mean over silos of CoFED's accuracy divided by that alone, minus 1."""
+    gaining: float
+    """Share of the silos whose accuracy rose."""
+    least: float
+    """The gain of the silo that gained least."""
+    alone: float
+    cofed: float
+    labelled: float
+    """Share of the public rows a silo received a label for, on average."""
+    by_learner: str
+    """Mean gain of the silos with each kind of learner: `name:gain`, with semicolons between."""
+
+    def of(self, learner: str) -> float:
+        """The mean gain of the silos with a kind of learner."""
+        return dict(_read(part) for part in self.by_learner.split(";"))[learner]
+
+
+def _read(part: str) -> tuple[str, float]:
+    name, value = part.split(":")
+    return name, float(value)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What decides which labels a silo learns from in the end."""
+
+    alpha: float
+    share: float | None
+    """Of the labels received; None lets cross-validation at home decide."""
+
+
+def gains(
+    rows: Deal,
+    learners: Sequence[LearnerSpec],
+    rule: Rule,
+    seed: int,
+    spaces: Sequence[Sequence[int]] | None = None,
+    steps: int = 50,
+) -> Gains:
+    """One CoFED task; `spaces` are the classes each silo knows, all of them if None."""
+    silos = names(len(rows.private))
+    known = [tuple(range(rows.classes))] * len(silos) if spaces is None else spaces
+    hospitals = {
+        name: Hospital(
+            part,
+            TrainingSettings(
+                model=learner, seed=own_seed(seed, number), consensus_share=rule.share
+            ),
+        )
+        for number, (name, part, learner) in enumerate(
+            zip(silos, rows.private, learners, strict=True)
+        )
+    }
+    settings = {} if spaces is None else {"label_spaces": _worded(silos, known)}
+    definition = task(
+        rows.public,
+        rows.classes,
+        silos,
+        method="cofed",
+        consensus={"threshold": rule.alpha},
+        local_steps=steps,
+        **settings,
+    )
+    course = hold(definition, hospitals, rows.public)
+    before = [
+        _accuracy(_alone(rows, number, learner, own_seed(seed, number), space, steps), rows, space)
+        for number, (learner, space) in enumerate(zip(learners, known, strict=True))
+    ]
+    after = [
+        _accuracy(course.home[name], rows, space) for name, space in zip(silos, known, strict=True)
+    ]
+    received = [np.mean(course.labels(name) != ABSTAIN) for name in silos]
+    return summed(learners, before, after, float(np.mean(received)))
+
+
+def summed(
+    learners: Sequence[LearnerSpec],
+    before: Sequence[float],
+    after: Sequence[float],
+    labelled: float,
+) -> Gains:
+    """The gains of silos whose accuracies alone and after CoFED these are."""
+    relative = np.asarray(after) / np.asarray(before) - 1
+    kinds = [learner.name for learner in learners]
+    means = {
+        kind: float(
+            np.mean([gain for gain, own in zip(relative, kinds, strict=True) if own == kind])
+        )
+        for kind in dict.fromkeys(kinds)
+    }
+    return Gains(
+        gain=float(relative.mean()),
+        gaining=float(np.mean(relative > 0)),
+        least=float(relative.min()),
+        alone=float(np.mean(before)),
+        cofed=float(np.mean(after)),
+        labelled=labelled,
+        by_learner=";".join(f"{kind}:{mean!r}" for kind, mean in means.items()),
+    )
+
+
+def _alone(
+    rows: Deal, number: int, learner: LearnerSpec, seed: int, known: Sequence[int], steps: int
+) -> Predicts:
+    """What a silo trains without the others, for the classes it knows; a network takes as many steps in all."""
+    shape = tuple(rows.public.shape[1:])
+    made = specialised(
+        lambda classes, own: build(learner, classes, shape, own), tuple(known), rows.classes
+    )
+    return CoTraining(rows.private[number], rows.public, made, 2 * steps, seed).fit(1, None, None)
+
+
+def _accuracy(model: Predicts, rows: Deal, known: Sequence[int]) -> float:
+    test = rows.test[np.isin(rows.test.labels, known)]
+    return float(np.mean(np.asarray(model.predict(test.features)) == test.labels))
+
+
+def _worded(silos: Sequence[str], spaces: Sequence[Sequence[int]]) -> dict[str, list[str]]:
+    return {
+        silo: [str(label) for label in sorted(space)]
+        for silo, space in zip(silos, spaces, strict=True)
+    }

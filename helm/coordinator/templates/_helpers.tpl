@@ -1,0 +1,112 @@
+{{- define "coordinator.name" -}}
+{{- default "coordinator" .Values.nameOverride | trunc 50 | trimSuffix "-" -}}
+{{- end -}}
+
+{{- define "coordinator.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 50 | trimSuffix "-" -}}
+{{- else if contains (include "coordinator.name" .) .Release.Name -}}
+{{- .Release.Name | trunc 50 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name (include "coordinator.name" .) | trunc 50 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{/* What never changes about a pod of this release; `component` is added by each selector. */}}
+{{- define "coordinator.instance" -}}
+app.kubernetes.io/name: {{ include "coordinator.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "coordinator.labels" -}}
+{{ include "coordinator.instance" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/part-of: consilium
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{- end -}}
+
+{{- define "coordinator.selector" -}}
+{{ include "coordinator.instance" . }}
+app.kubernetes.io/component: coordinator
+{{- end -}}
+
+{{- define "coordinator.image" -}}
+{{- $name := .Values.image.repository -}}
+{{- with .Values.image.registry }}{{ $name = printf "%s/%s" (trimSuffix "/" .) $name }}{{ end -}}
+{{- if .Values.image.digest -}}
+{{- printf "%s@%s" $name .Values.image.digest -}}
+{{- else -}}
+{{- printf "%s:%s" $name (default .Chart.AppVersion .Values.image.tag) -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "coordinator.serviceAccount" -}}
+{{- default (include "coordinator.fullname" .) .Values.serviceAccount.existingName -}}
+{{- end -}}
+
+{{- define "coordinator.claim" -}}
+{{- default (printf "%s-home" (include "coordinator.fullname" .)) .Values.persistence.existingClaim -}}
+{{- end -}}
+
+{{- define "coordinator.claimSpec" -}}
+accessModes:
+  - {{ default (ternary "ReadWriteMany" "ReadWriteOnce" (gt (int .Values.replicas) 1)) .Values.persistence.accessMode }}
+{{- with .Values.persistence.storageClassName }}
+storageClassName: {{ . }}
+{{- end }}
+resources:
+  requests:
+    storage: {{ .Values.persistence.size }}
+{{- end -}}
+
+{{/* The "restricted" profile of the Pod Security Standards, and a read-only root. */}}
+{{- define "coordinator.podSecurity" -}}
+runAsNonRoot: true
+runAsUser: 10001
+runAsGroup: 10001
+fsGroup: 10001
+fsGroupChangePolicy: OnRootMismatch
+seccompProfile:
+  type: RuntimeDefault
+{{- end -}}
+
+{{- define "coordinator.containerSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities:
+  drop: [ALL]
+{{- end -}}
+
+{{/* libpq's own variables: the password is in no URL, no file and no release. */}}
+{{- define "coordinator.environment" -}}
+- name: CONSILIUM_HOME
+  value: /var/lib/consilium/coordinator
+{{- with .Values.database }}
+{{- if .existingSecret }}
+- name: PGPASSWORD
+  valueFrom:
+    secretKeyRef:
+      name: {{ .existingSecret }}
+      key: {{ .passwordKey }}
+{{- end }}
+{{- if .tls.existingSecret }}
+- name: PGSSLMODE
+  value: verify-full
+- name: PGSSLROOTCERT
+  value: /run/secrets/database/{{ .tls.key }}
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{- define "coordinator.mounts" -}}
+- name: home
+  mountPath: /var/lib/consilium/coordinator
+- name: tmp
+  mountPath: /tmp
+{{- if .Values.database.tls.existingSecret }}
+- name: database-authority
+  mountPath: /run/secrets/database
+  readOnly: true
+{{- end }}
+{{- end -}}

@@ -1,0 +1,19 @@
+{{/* coordinator.yaml as `consilium coordinator serve` reads it. */}}
+{{- define "coordinator.settings" -}}
+consortium: {{ .Values.consortium }}
+hosts:
+  {{- toYaml .Values.hosts | nindent 2 }}
+listen: 0.0.0.0
+port: {{ .Values.ports.services }}
+enrolment_port: {{ .Values.ports.enrolment }}
+metrics_listen: 0.0.0.0
+metrics_port: {{ .Values.ports.metrics }}
+database: {{ .Values.database.url | quote }}
+lease: {{ .Values.settings.lease }}
+certificate_lifetime: {{ .Values.settings.certificateLifetime }}
+server_certificate_lifetime: {{ .Values.settings.serverCertificateLifetime }}
+{{- with .Values.settings.limits }}
+limits:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}

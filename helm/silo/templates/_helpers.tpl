@@ -1,0 +1,152 @@
+{{- define "silo.name" -}}
+{{- default "silo" .Values.nameOverride | trunc 40 | trimSuffix "-" -}}
+{{- end -}}
+
+{{- define "silo.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
+{{- else if contains (include "silo.name" .) .Release.Name -}}
+{{- .Release.Name | trunc 40 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name (include "silo.name" .) | trunc 40 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{/* What never changes about a pod of this release; `component` is added by each selector. */}}
+{{- define "silo.instance" -}}
+app.kubernetes.io/name: {{ include "silo.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "silo.labels" -}}
+{{ include "silo.instance" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/part-of: consilium
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{- end -}}
+
+{{/* (list . image) */}}
+{{- define "silo.image" -}}
+{{- $top := index . 0 -}}{{- $image := index . 1 -}}
+{{- $name := $image.repository -}}
+{{- with $image.registry }}{{ $name = printf "%s/%s" (trimSuffix "/" .) $name }}{{ end -}}
+{{- if $image.digest -}}
+{{- printf "%s@%s" $name $image.digest -}}
+{{- else -}}
+{{- printf "%s:%s" $name (default $top.Chart.AppVersion $image.tag) -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "silo.serviceAccount" -}}
+{{- default (include "silo.fullname" .) .Values.serviceAccount.existingName -}}
+{{- end -}}
+
+{{/* The one claim both pods mount. */}}
+{{- define "silo.exchangeClaim" -}}
+{{- default (printf "%s-exchange" (include "silo.fullname" .)) .Values.persistence.exchange.existingClaim -}}
+{{- end -}}
+
+{{- define "silo.settingsMap" -}}
+{{- default (include "silo.fullname" .) .Values.existingConfigMap -}}
+{{- end -}}
+
+{{/* A claim of values: {size, storageClassName}. */}}
+{{- define "silo.claimSpec" -}}
+accessModes: [ReadWriteOnce]
+{{- with .storageClassName }}
+storageClassName: {{ . }}
+{{- end }}
+resources:
+  requests:
+    storage: {{ .size }}
+{{- end -}}
+
+{{/* (list . "identity" "agent"): the claims of a StatefulSet that nobody made beforehand. */}}
+{{- define "silo.claimTemplates" -}}
+{{- $top := index . 0 -}}
+{{- range rest . }}
+{{- $claim := index $top.Values.persistence . }}
+{{- if not $claim.existingClaim }}
+- metadata:
+    name: {{ . }}
+    labels:
+      {{- include "silo.instance" $top | nindent 6 }}
+  spec:
+    {{- include "silo.claimSpec" $claim | nindent 4 }}
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{/* (list . "identity" "agent"): the volumes of claims that somebody made beforehand. */}}
+{{- define "silo.existingClaims" -}}
+{{- $top := index . 0 -}}
+{{- range $name := rest . }}
+{{- with (index $top.Values.persistence $name).existingClaim }}
+- name: {{ $name }}
+  persistentVolumeClaim:
+    claimName: {{ . }}
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{/* The "restricted" profile of the Pod Security Standards. Both pods have one user: the socket is its own. */}}
+{{- define "silo.podSecurity" -}}
+runAsNonRoot: true
+runAsUser: 10001
+runAsGroup: 10001
+fsGroup: 10001
+fsGroupChangePolicy: OnRootMismatch
+{{- end -}}
+
+{{- define "silo.containerSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities:
+  drop: [ALL]
+{{- end -}}
+
+{{/* What every pod of a silo has in common. */}}
+{{- define "silo.pod" -}}
+serviceAccountName: {{ include "silo.serviceAccount" . }}
+automountServiceAccountToken: false
+enableServiceLinks: false
+{{- with .Values.imagePullSecrets }}
+imagePullSecrets:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- end -}}
+
+{{/* The agent's environment: where its folder is, and the proxy. */}}
+{{- define "silo.agentEnvironment" -}}
+- name: CONSILIUM_SILO_HOME
+  value: /var/lib/consilium/silo
+{{- with .Values.proxy }}
+{{- if .existingSecret }}
+- name: CONSILIUM_PROXY
+  value: "@/run/secrets/proxy/{{ .key }}"
+{{- else if .url }}
+- name: CONSILIUM_PROXY
+  value: {{ .url | quote }}
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{- define "silo.agentMounts" -}}
+- name: identity
+  mountPath: /var/lib/consilium/silo/identity
+- name: agent
+  mountPath: /var/lib/consilium/silo/agent
+- name: exchange
+  mountPath: /var/lib/consilium/silo/exchange
+- name: tmp
+  mountPath: /tmp
+{{- if .Values.proxy.existingSecret }}
+- name: proxy
+  mountPath: /run/secrets/proxy
+  readOnly: true
+{{- end }}
+{{- end -}}

@@ -1,0 +1,177 @@
+"""What the charts consist of, as far as it can be told without Helm; `make charts` renders them."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from coordinator.authority import Authority
+from coordinator.rate_limit import Limits
+from wire import __version__
+
+REPOSITORY = Path(__file__).parents[2]
+CHARTS = REPOSITORY / "helm"
+ORIGINALS = {
+    "alerts.yaml": REPOSITORY / "docker" / "prometheus",
+    "dashboards": REPOSITORY / "docker" / "grafana",
+}
+both = pytest.mark.parametrize("chart", ["coordinator", "silo"])
+
+
+def schema(chart: str) -> dict[str, Any]:
+    text = (CHARTS / chart / "values.schema.json").read_text()
+    loaded: dict[str, Any] = json.loads(text)
+    return loaded
+
+
+def objects(part: Any, path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every part of a schema that describes an object, with where it stands."""
+    if isinstance(part, dict):
+        if part.get("type") == "object":
+            yield path, part
+        for key, value in part.items():
+            yield from objects(value, f"{path}/{key}")
+    elif isinstance(part, list):
+        for number, value in enumerate(part):
+            yield from objects(value, f"{path}/{number}")
+
+
+def described(root: dict[str, Any], part: dict[str, Any]) -> dict[str, Any]:
+    """The part a reference stands for."""
+    if "$ref" not in part:
+        return part
+    found: dict[str, Any] = root["definitions"][part["$ref"].removeprefix("#/definitions/")]
+    return found
+
+
+@both
+def test_the_chart_has_the_version_of_the_software(chart: str) -> None:
+    about = yaml.safe_load((CHARTS / chart / "Chart.yaml").read_text())
+    assert about["appVersion"] == about["version"] == __version__
+
+
+@both
+def test_no_object_of_the_schema_takes_what_it_does_not_name(chart: str) -> None:
+    # Said in another tool's words, which that tool checks: silo.yaml, a pod's affinity, Helm's own `global`.
+    elsewhere = {"/properties/settings", "/properties/affinity", "/properties/global"}
+    for path, part in objects(schema(chart)):
+        if "properties" in part:
+            assert part["additionalProperties"] is False, path
+        elif path not in elsewhere:
+            assert part["additionalProperties"] == {"type": "string"}, path
+
+
+@both
+def test_values_and_schema_name_the_same_things(chart: str) -> None:
+    root = schema(chart)
+    values = yaml.safe_load((CHARTS / chart / "values.yaml").read_text())
+    compared = 0
+
+    def compare(part: dict[str, Any], value: Any, path: str) -> None:
+        nonlocal compared
+        part = described(root, part)
+        if not isinstance(value, dict) or not value or "properties" not in part:
+            return
+        # What is named in the schema only to be refused with a sentence has no default.
+        offered = {key for key, one in part["properties"].items() if set(one) != {"description"}}
+        optional = {"global", "ephemeral-storage"}
+        assert set(value) - offered == set(), path
+        assert offered - set(value) <= optional, path
+        compared += 1
+        for key, one in value.items():
+            compare(part["properties"][key], one, f"{path}.{key}")
+
+    compare(root, values, "values")
+    assert compared > 10
+
+
+def test_the_schema_knows_every_limit_of_the_coordinator() -> None:
+    settings = schema("coordinator")["properties"]["settings"]["properties"]
+    assert set(settings["limits"]["properties"]) == set(Limits.model_fields)
+
+
+@both
+def test_alerts_and_dashboards_are_copies(chart: str) -> None:
+    """Helm reads nothing outside a chart; `make charts-files` copies."""
+    files = CHARTS / chart / "files"
+    for name, folder in ORIGINALS.items():
+        copied = {
+            path.relative_to(files): path.read_text()
+            for path in [files / name, *(files / name).glob("*.json")]
+            if path.is_file()
+        }
+        original = {
+            path.relative_to(folder): path.read_text()
+            for path in [folder / name, *(folder / name).glob("*.json")]
+            if path.is_file()
+        }
+        assert copied == original, f"{name}: run `make charts-files`"
+    assert (files / "alerts.yaml").is_file()
+
+
+def test_walled_in_fails_where_the_wall_is_open() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        outcome = walled_in(port)
+        assert outcome.returncode == 1
+        assert "does not enforce policies" in outcome.stderr
+    outcome = walled_in(port)
+    assert outcome.returncode == 0
+    assert "No way out" in outcome.stdout
+
+
+def walled_in(port: int) -> subprocess.CompletedProcess[str]:
+    around = {
+        **os.environ,
+        "KUBERNETES_SERVICE_HOST": "127.0.0.1",
+        "KUBERNETES_SERVICE_PORT": str(port),
+    }
+    script = CHARTS / "silo" / "files" / "walled_in.py"
+    return subprocess.run(
+        [sys.executable, script, "0"], env=around, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.mark.parametrize(
+    ("host", "fits"), [("localhost", True), ("coordinator.example.org", False)]
+)
+def test_reachable_knows_the_coordinator_by_its_name(tmp_path: Path, host: str, fits: bool) -> None:
+    now = datetime.now(UTC)
+    authority = Authority.create(tmp_path / "authority", "consilium", now)
+    issued = authority.issue_server(["localhost"], timedelta(days=1), now)
+    pem = tmp_path / "server.pem"
+    pem.write_bytes(issued.key_pem + issued.certificate_pem)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pem)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer() -> None:
+            plain, _ = listener.accept()
+            with context.wrap_socket(plain, server_side=True) as secured:
+                secured.recv(1)
+
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
+        script = CHARTS / "coordinator" / "files" / "reachable.py"
+        port = str(listener.getsockname()[1])
+        outcome = subprocess.run(
+            [sys.executable, script, "127.0.0.1", host, port],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        thread.join(10)
+    assert (outcome.returncode == 0) is fits, outcome.stderr
+    assert f"answers as {host}" in outcome.stdout if fits else "not of" in outcome.stderr
