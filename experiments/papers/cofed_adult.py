@@ -23,7 +23,7 @@ LEARNERS = (
     LearnerSpec(name="decision_tree"),
     LearnerSpec(name="svm"),
     LearnerSpec(name="ebm", parameters={"outer_bags": 1, "max_rounds": 200, "learning_rate": 0.05}),
-    LearnerSpec(name="mlp", parameters={"hidden_layer_sizes": [16], "max_iter": 200}),
+    LearnerSpec(name="mlp", parameters={"hidden_layer_sizes": [16], "learning_rate_init": 0.01}),
 )
 TITLES = {"decision_tree": "trees", "svm": "SVMs", "ebm": "GAMs", "mlp": "small networks"}
 SILOS, PRIVATE, PUBLIC, TEST = 100, 200, 5000, 5000

@@ -13,7 +13,7 @@ from silo_agent.models.extractors.protocol import Extractor
 from silo_agent.models.protocol import AnyLearner, Labels, reads_of
 from silo_agent.trainer.features import Encoder, Rows
 from silo_agent.trainer.schema_check import stored_rows
-from wire.errors import ConfigurationError
+from wire.errors import ConfigurationError, ConsiliumError
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,8 @@ def load_model(path: Path) -> HomeModel:
         model = joblib.load(path)
     except FileNotFoundError:
         raise ConfigurationError(f"{path} does not exist.", "Check the path.") from None
+    except ConsiliumError:
+        raise
     except Exception as error:
         # What unpickling raises depends on what the file holds.
         raise ConfigurationError(

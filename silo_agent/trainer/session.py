@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from silo_agent.models.catalogue import build, reads
+from silo_agent.models.extractors.loading import StoredExtractor
 from silo_agent.models.extractors.protocol import Extractor
 from silo_agent.models.protocol import AnyLearner, Features, Labelled, Labels
 from silo_agent.privacy.certainty import with_certainty
@@ -205,6 +206,7 @@ def assemble(
     `numbers` are the same rows encoded, where the learner reads texts.
     """
     extracted = None
+    beginning = extractor.file if isinstance(extractor, StoredExtractor) else None
     if extractor is not None:
         plain = numbers or Extracted(private.features, public)
         extracted = Extracted(extractor.transform(plain.private), extractor.transform(plain.public))
@@ -217,7 +219,7 @@ def assemble(
         private=private,
         public=public,
         build=specialised(
-            lambda classes, seed: build(settings.model, classes, row_shape, seed),
+            lambda classes, seed: build(settings.model, classes, row_shape, seed, beginning),
             known,
             len(definition.labels),
         ),
@@ -234,6 +236,8 @@ def assemble(
     )
     mechanism = build_mechanism(settings.privacy.mechanism, scope, definition.fedkt)
     if definition.fedaux is not None:
+        if extracted is None:
+            return "The task weights votes by what its extractor sees, and the extractor is not here."
         mechanism = with_certainty(
             mechanism, settings.privacy, scope, definition.fedaux, definition.public_set
         )

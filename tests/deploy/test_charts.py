@@ -31,6 +31,7 @@ MATRIX = [
     (path.parent.parent.name, path.name.removesuffix("-values.yaml"))
     for path in sorted(CHARTS.glob("*/ci/*-values.yaml"))
 ]
+GUIDE = "docs/deploy-kubernetes.md"
 LEAST = {"coordinator": "sqlite", "silo": "cpu"}
 
 Manifest = dict[str, Any]
@@ -225,6 +226,28 @@ def understood(words: list[str]) -> None:
     known = {option for parameter in command.params for option in parameter.opts}
     for word in rest:
         assert not word.startswith("--") or word.split("=")[0] in known, (words, word)
+
+
+@pytest.mark.parametrize(
+    "text", ["helm/coordinator/templates/NOTES.txt", "helm/silo/templates/NOTES.txt", GUIDE]
+)
+def test_the_commands_people_are_told_to_run_exist(text: str) -> None:
+    told = re.findall(r"-- consilium ([a-z][^\n`]*)", (CHARTS.parent / text).read_text())
+    assert told
+    for words in told:
+        understood(words.split())
+
+
+def test_the_values_of_the_guide_are_taken(tmp_path: Path) -> None:
+    blocks = re.findall(r"```yaml\n(.*?)```", (CHARTS.parent / GUIDE).read_text(), re.DOTALL)
+    assert len(blocks) >= 4
+    for number, block in enumerate(blocks):
+        chart = "silo" if {"join", "trainer"} & set(yaml.safe_load(block)) else "coordinator"
+        file = tmp_path / f"{number}.yaml"
+        file.write_text(block)
+        least = CHARTS / chart / "ci" / f"{LEAST[chart]}-values.yaml"
+        outcome = helm("template", "north", CHARTS / chart, "-f", least, "-f", file)
+        assert outcome.returncode == 0, (block, outcome.stderr)
 
 
 @pytest.mark.parametrize(

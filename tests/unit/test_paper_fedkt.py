@@ -38,20 +38,22 @@ class TestCells:
         assert [one.method for one in found if one.seed == 0] == ["solo", "central", "L0", "L1"]
         assert len(set(found)) == len(found) == 8
 
-    def test_whoever_shares_a_number_of_silos_with_l2_has_its_splits(self, dataset: Dataset) -> None:
+    def test_whoever_shares_a_number_of_silos_with_l2_has_its_splits(
+        self, dataset: Dataset
+    ) -> None:
         settings = [Setting(4, Method.L2, 0.8, budget=4.0), Setting(5, Method.L0, 0.8)]
         found = fedkt.cells(settings, SIZES, range(1), quick=False)
         assert {one.method: one.fewest for one in found if one.silos == 4}["solo"] == 25
         assert {one.fewest for one in found if one.silos == 5} == {5}
         splits = [fedkt.dealt(dataset, one) for one in found if one.silos == 4]
         assert all(
-            np.array_equal(one.private[0].features, splits[0].private[0].features)
-            for one in splits
+            np.array_equal(one.private[0].features, splits[0].private[0].features) for one in splits
         )
 
     def test_asks_the_share_of_the_public_rows_that_noise_pays_for(self) -> None:
         asked = {one.method: one.asked for one in fedkt_adult.cells(1, quick=False)}
-        assert asked["L1"] == 41 and asked["L2"] == 4070
+        assert asked["L1"] == 41
+        assert asked["L2"] == 4070
 
 
 class TestSplit:
@@ -62,7 +64,8 @@ class TestSplit:
 
     def test_adult_is_the_publishers_training_part(self, dataset: Dataset) -> None:
         kept = fedkt_adult.publishers_part(replace(dataset, reserved=300))
-        assert len(kept.rows) == 1200 and kept.reserved == 0
+        assert len(kept.rows) == 1200
+        assert kept.reserved == 0
         assert np.array_equal(kept.rows.features, dataset.rows.features[:1200])
 
 
@@ -84,16 +87,19 @@ class TestMethods:
     def test_l0_has_no_epsilon_and_learns(self, dataset: Dataset) -> None:
         found = fedkt.measure(cell(Method.L0), dataset, TREE)
         assert found.epsilon is None
-        assert found.accuracy > 0.7 and found.answered is not None
+        assert found.accuracy > 0.7
+        assert found.answered is not None
 
     def test_l1_costs_what_the_coordinators_ledger_says(self, dataset: Dataset) -> None:
         found = fedkt.measure(cell(Method.L1, gamma=0.05, asked=10), dataset, TREE)
         # Ten rows, a silo moves two counts by one each: at δ = 0 that is 10 · 2 · 0.05.
-        assert found.epsilon is not None and 0.5 < found.epsilon <= 1.0
+        assert found.epsilon is not None
+        assert 0.5 < found.epsilon <= 1.0
 
     def test_l2_spends_its_budget_and_no_more(self, dataset: Dataset) -> None:
         found = fedkt.measure(cell(Method.L2, budget=4.0), dataset, TREE)
-        assert found.epsilon is not None and 3.5 < found.epsilon <= 4.0
+        assert found.epsilon is not None
+        assert 3.5 < found.epsilon <= 4.0
 
     def test_solo_and_pooled_bracket_what_can_be_learned(self, dataset: Dataset) -> None:
         solo = fedkt.measure(cell(Method.SOLO), dataset, TREE).accuracy
@@ -103,7 +109,12 @@ class TestMethods:
 
 class TestLines:
     def test_a_lead_is_over_solo_of_the_same_seed(self) -> None:
-        values = {(Method.SOLO, 0): 0.6, (Method.SOLO, 1): 0.7, (Method.L0, 0): 0.8, (Method.L0, 1): 0.75}
+        values = {
+            (Method.SOLO, 0): 0.6,
+            (Method.SOLO, 1): 0.7,
+            (Method.L0, 0): 0.8,
+            (Method.L0, 1): 0.75,
+        }
         results = MappingProxyType(
             {
                 cell(method, seed=seed): Result(value, None, None, None)
@@ -111,7 +122,8 @@ class TestLines:
             }
         )
         accuracy, lead = fedkt.lines([Setting(4, Method.L0, 0.83, 0.77)], results, 0.82)
-        assert accuracy.ours == (0.8, 0.75) and accuracy.least == 0.82
+        assert accuracy.ours == (0.8, 0.75)
+        assert accuracy.least == 0.82
         assert lead.ours == pytest.approx((0.2, 0.05))
         assert (lead.least, lead.paper) == (0.10, 0.06)
         assert accuracy.beside.keys() == lead.beside.keys()

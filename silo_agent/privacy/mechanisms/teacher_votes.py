@@ -135,7 +135,12 @@ class TeacherVotes:
         shards = dealt(int(silo.patients.max()) + 1, teachers, bits)[silo.patients]
         counts = histogram(silo, shards, teachers, silo.public[asked], partition * teachers)
         labels = np.full(self._scope.shape.rows, ABSTAIN, dtype=np.int64)
-        labels[asked] = answers(counts, self.plan, bits)
+        if silo.known is None:
+            labels[asked] = answers(counts, self.plan, bits)
+            return labels
+        # No answer is lost to noise on classes the silo does not know; leaving counts out costs nothing.
+        found = answers(counts[:, silo.known], self.plan, bits)
+        labels[asked] = np.where(found == ABSTAIN, ABSTAIN, np.asarray(silo.known)[found])
         return labels
 
     def _student(self, silo: PrivateSide, partition: int, bits: Bits) -> Labels:
