@@ -74,4 +74,4 @@ def _ward(frame: pd.DataFrame) -> Ward:
         for value in values
     ]
     rows = np.concatenate([columns.to_numpy(), *kinds], axis=1)
-    return Ward(rows, (frame["num"] > 0).to_numpy(np.int64))
+    return Ward(rows, np.asarray(frame["num"] > 0, dtype=np.int64))

@@ -12,7 +12,6 @@ from sklearn.datasets import load_breast_cancer, load_svmlight_file
 from experiments.data_files import brought
 from silo_agent.models.protocol import Labelled
 
-
 COD_RNA_FILES = ("cod-rna.bz2", "cod-rna.t.bz2")
 """As LIBSVM's collection has them."""
 _NO_FEATURES = ["income", "split", "fnlwgt"]

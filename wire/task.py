@@ -20,6 +20,7 @@ from wire.methods import DEFAULTS, METHODS, FedauxPolicy, FedktLevel, FedktPolic
 from wire.naming import Name
 from wire.privacy.declaration import MechanismName, PrivacyDemand, wire_name
 
+_STAPLE_LABELS = 512
 _UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
@@ -133,6 +134,10 @@ class TaskDefinition(_Frozen):
         if self.encoding not in rule.encodings:
             fitting = " or ".join(rule.encodings)
             raise ValueError(f"rule {rule} needs encoding: {fitting}, not {self.encoding}")
+        if rule is RuleName.STAPLE and len(self.labels) > _STAPLE_LABELS:
+            raise ValueError(
+                f"rule staple learns every pair of classes; use it with at most {_STAPLE_LABELS} labels"
+            )
         if self.privacy.party_gamma is not None and not rule.hides_parties:
             raise ValueError(
                 f"privacy.party_gamma hides silos behind noisy counts; rule {rule} needs the ballots themselves"

@@ -12,7 +12,7 @@ import numpy as np
 from coordinator.consensus.electing import elect
 from experiments.data import Deal, Sizes, deal
 from experiments.federation import Course, Hospital, hold, task
-from experiments.papers.cotraining import loaded, names, own_seed
+from experiments.papers.cotraining import consensus_of, loaded, names, own_seed
 from experiments.papers.experiment import Experiment, Line, Timed, by_seed
 from experiments.papers.plots import dots_of
 from silo_agent.models.afresh import fitted
@@ -96,7 +96,7 @@ def measure(cell: Cell, folder: Path | None) -> Result:
         for number, (name, part) in enumerate(zip(names(SILOS), rows.private, strict=True))
     }
     course = hold(definition, hospitals, rows.public, extractor=extractor, home=False)
-    weighted, uniform = course.labels(), counted_alike(course)
+    weighted, uniform = consensus_of(course), counted_alike(course)
     return Result(
         uniform=_student(rows, uniform, extractor, cell.seed),
         weighted=_student(rows, weighted, extractor, cell.seed),
@@ -111,7 +111,7 @@ def counted_alike(course: Course) -> Labels:
     definition = course.definition.model_copy(update={"consensus": policy})
     cast = course.ballots[0]
     alike = elect(definition, 1, dict.fromkeys(cast, Declaration()), list(cast.items()))
-    return alike.labels()
+    return alike.labels().astype(np.int64)
 
 
 def _settings(cell: Cell, number: int) -> TrainingSettings:
@@ -129,7 +129,7 @@ def _student(rows: Deal, labels: Labels, extractor: StoredExtractor, seed: int) 
     said = labels != ABSTAIN
     seen = extractor.transform(rows.public[said])
     learner = build(HEAD, rows.classes, seen.shape[1:], seed)
-    taught = fitted(learner, Labelled(seen, labels[said].astype(np.int64)), seed)
+    taught = fitted(learner, Labelled(seen, labels[said]), seed)
     answers = np.asarray(taught.predict(extractor.transform(rows.test.features)))
     return float(np.mean(answers == rows.test.labels))
 
@@ -181,7 +181,7 @@ them D⁻, and 5 000 test images. The extractor is the product's (`consilium pub
 features. One round. The same ballots are counted twice: with certainties (`certainty_weighted`) and alike (`majority`), so nothing but the weights differs. **Test accuracy is that of
 the public student**, a logistic regression on (U, consensus); consensus accuracies stand beside.
 
-Certainties cost ε per silo, at δ = 1e-5, once, by the mechanism of docs/certainty.md: λ = 0.1, sensitivity 2/(λ(|D| + |D⁻|)), features clipped to the public norm, scores in 4 bits. The labels themselves leave
+Certainties cost ε per silo, at δ = 1e-5, once, as [certainty](../certainty.md) says: λ = 0.1, sensitivity 2/(λ(|D| + |D⁻|)), features clipped to the public norm, scores in 4 bits. The labels themselves leave
 without noise here, as in the paper, so a silo's ledger has ε = ∞ for the ballot as a whole; ε is that of the certainties. The paper trains a ResNet-8 for 100 rounds
 with an extractor learned from STL-10 and averages weights as well; its gain is shown for size, not as a target.
 """,

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from experiments.data import Dataset, Sizes
 from experiments.papers import fedkt
 from experiments.papers.cotraining import loaded
@@ -38,8 +40,8 @@ def measure(cell: Cell, folder: Path | None) -> Result:
 
 def publishers_part(dataset: Dataset) -> Dataset:
     """The publisher's training rows, which are all the paper has; it draws its test rows from them."""
-    kept = len(dataset.rows) - dataset.reserved
-    return replace(dataset, rows=dataset.rows[:kept], reserved=0)
+    kept = np.arange(len(dataset.rows) - dataset.reserved)
+    return replace(dataset, rows=dataset.rows[kept], reserved=0)
 
 
 def lines(results: Mapping[Cell, Result]) -> Sequence[Line]:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import bz2
 from dataclasses import replace
+from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
 import pytest
 
-from experiments.data import Dataset, Sizes
+from experiments.data import Dataset, Sizes, load
 from experiments.federation import Course
 from experiments.papers import fedkt, fedkt_adult
 from experiments.papers.fedkt import Cell, Method, Result, Setting
 from silo_agent.models.catalogue import LearnerSpec
 from silo_agent.models.protocol import Labelled
+from wire.ballot import Labels
 
 TREE = LearnerSpec(name="decision_tree")
 SIZES = Sizes(silos=1, private=600, public=120, test=200)
@@ -56,6 +59,19 @@ class TestCells:
         assert asked["L2"] == 4070
 
 
+class TestCodRna:
+    def test_is_both_published_parts_with_signs_for_labels(self, tmp_path: Path) -> None:
+        place = tmp_path / "cod-rna"
+        place.mkdir()
+        (place / "cod-rna.bz2").write_bytes(bz2.compress(b"-1 1:-766 2:128 8:0.5\n1 1:-7\n"))
+        (place / "cod-rna.t.bz2").write_bytes(bz2.compress(b"1 2:3\n"))
+        dataset = load("cod-rna", tmp_path)
+        assert dataset.rows.labels.tolist() == [0, 1, 1]
+        assert dataset.rows.features[:, 0].tolist() == [-766, -7, 0]
+        assert dataset.rows.features.shape == (3, 8)
+        assert dataset.reserved == 0
+
+
 class TestSplit:
     def test_every_teacher_has_a_row(self, dataset: Dataset) -> None:
         for seed in range(5):
@@ -75,8 +91,8 @@ class TestMethods:
         labels = np.where(np.arange(120) < 60, 1 - rows.hidden, -1)
 
         class Fixed(Course):
-            def labels(self, silo: str | None = None) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-                return labels
+            def labels(self, silo: str | None = None) -> Labels:
+                return labels.astype(np.int32)
 
         course = Fixed(None, (), (), {}, {})  # type: ignore[arg-type]
         student = fedkt.student(rows, course, TREE, seed=1)

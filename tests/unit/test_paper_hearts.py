@@ -90,7 +90,7 @@ class TestSplit:
         tests = [part.features[:, 0] for part in case.tests.values()]
         everybody = np.concatenate([*private, *tests, case.rows.public[:, 0]])
         assert sorted(everybody) == list(range(sum(sizes.values())))
-        assert [len(part) for part in private] == [14, 15, 6, 10]
+        assert [len(part) for part in private] == [15, 15, 6, 10]
         assert len(case.rows.public) == 23
         assert private[1].min() >= 30
         assert private[1].max() < 59

@@ -146,6 +146,10 @@ def test_several_classes_may_claim_a_row_only_under_the_per_class_rule() -> None
         ({"consensus": {"rule": "staple"}, "encoding": "one_hot"}, "needs encoding: index or"),
         ({"consensus": {"rule": "certainty_weighted"}}, "needs encoding: scored, not index"),
         ({"consensus": {"rule": "staple"}, "privacy": {"party_gamma": 1}}, "ballots themselves"),
+        (
+            {"consensus": {"rule": "staple"}, "labels": [f"c{n}" for n in range(513)]},
+            "at most 512 labels",
+        ),
         ({"consensus": {"rule": "weighted"}}, "rule weighted needs credibility"),
         ({"consensus": {"weights": {"north": 2}}}, "rule majority counts every silo alike"),
         ({"consensus": {"rule": "weighted", "weights": {"north": 0}}}, "at least one above 0"),
