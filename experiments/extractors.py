@@ -27,6 +27,7 @@ from silo_agent.models.protocol import Features, Labelled, Learner, Problem
 from silo_agent.models.torch_nets import torch_cnn
 from silo_agent.trainer.settings import TrainingSettings
 from wire.extractor_file import ExtractorKind
+from wire.terminal import errors
 
 LABELLED = (20, 100, 1000)
 _SET = "0" * 64
@@ -45,7 +46,7 @@ def probes(folder: Path, seeds: int, steps: int) -> Iterator[tuple[str, list[flo
         yield f"`torch_cnn`, `start: {start}`", _scores(dealt, seeds, _images, make)
 
 
-def federations(seeds: int, steps: int) -> Iterator[tuple[str, float, float]]:
+def federations(seeds: int, steps: int) -> Iterator[tuple[str, list[float]]]:
     """Per view: accuracy of the consensus after three rounds and, on average, of the models at home."""
     scores: dict[str, list[tuple[float, float]]] = {}
     for seed in range(seeds):
@@ -53,8 +54,7 @@ def federations(seeds: int, steps: int) -> Iterator[tuple[str, float, float]]:
         for name, extractor in _extractors(dealt, (8, 8), steps).items():
             scores.setdefault(name, []).append(_federation(dealt, seed, extractor))
     for name, pairs in scores.items():
-        consensus, home = np.mean(pairs, axis=0)
-        yield name, float(consensus), float(home)
+        yield name, [float(accuracy) for accuracy in np.mean(pairs, axis=0)]
 
 
 def _extractors(
@@ -130,15 +130,15 @@ def main(
 ) -> None:
     """Print both tables."""
     steps = STEPS // 10 if quick else STEPS
-    header = ["FashionMNIST, labelled rows", *(str(count) for count in LABELLED)]
-    rows = [
-        [name, *(f"{value:.3f}" for value in line)] for name, line in probes(data, seeds, steps)
-    ]
-    typer.echo(markdown(header, rows))
-    header = ["digits, logistic regression on", "consensus", "at home"]
-    lines = federations(seeds, steps)
-    rows = [[name, f"{consensus:.3f}", f"{home:.3f}"] for name, consensus, home in lines]
-    typer.echo(markdown(header, rows))
+    for header, lines in (
+        (["FashionMNIST, labelled rows", *map(str, LABELLED)], probes(data, seeds, steps)),
+        (["digits, logistic regression on", "consensus", "at home"], federations(seeds, steps)),
+    ):
+        rows: list[list[str]] = []
+        for name, accuracies in lines:
+            rows.append([name, *(f"{accuracy:.3f}" for accuracy in accuracies)])
+            errors.print(" ".join(rows[-1]))
+        typer.echo(markdown(header, rows))
 
 
 if __name__ == "__main__":

@@ -46,14 +46,14 @@ class Cell:
 
 
 def cells(seeds: int, quick: bool) -> list[Cell]:
-    """The silos' own choice takes twenty trainings per silo: on the first split only, and last."""
+    """The silos' own choice takes twenty trainings per silo: on the first split only."""
     silos, public, test = (8, 500, 1000) if quick else (SILOS, PUBLIC, TEST)
-    wanted = [
-        Cell(alpha, 1.0, silos, public, test, seed)
+    rules = [(alpha, 1.0) for alpha in (ALPHAS[:1] if quick else ALPHAS)]
+    return [
+        Cell(alpha, share, silos, public, test, seed)
         for seed in range(1 if quick else seeds)
-        for alpha in (ALPHAS[:1] if quick else ALPHAS)
+        for alpha, share in [*rules, *([] if quick or seed else [(ALPHA, None)])]
     ]
-    return wanted if quick else [*wanted, Cell(ALPHA, None, silos, public, test, 0)]
 
 
 def measure(cell: Cell, folder: Path | None) -> Gains:
@@ -124,8 +124,8 @@ def _is(cell: Cell, alpha: float, share: float | None) -> bool:
 
 
 WHY = (
-    "Our SVMs and GAMs are already good alone, within 0.02 and 0.01 of what labels from shuffled rows can teach them; a "
-    "weaker learner alone would show a larger gain."
+    "Trees and networks gain, SVMs and GAMs hardly: with 200 rows they are already as good as what votes on shuffled rows can teach "
+    "them, which are biased to the frequent class where 70 % must agree. The paper does not say how its learners were set."
 )
 EXPERIMENT = Experiment(
     name="cofed-adult",

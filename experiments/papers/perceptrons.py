@@ -37,6 +37,7 @@ class Method(StrEnum):
     LOCAL = "local"
     FEDCT = "fedct"
     FEDCT_QM = "fedct_qm"
+    FEDCT_STAPLE = "fedct_staple"
     FEDAVG = "fedavg"
     DD = "dd"
     PATE = "pate"
@@ -47,13 +48,18 @@ TITLES = {
     Method.LOCAL: "local only",
     Method.FEDCT: "FedCT",
     Method.FEDCT_QM: "FedCT (QM)",
+    Method.FEDCT_STAPLE: "FedCT (STAPLE)",
     Method.FEDAVG: "FedAvg",
     Method.DD: "DD",
     Method.PATE: "PATE",
     Method.CENTRAL: "centralised",
 }
-QUORUM = 0.9
-"""Share of the votes a label needs under FedCT (QM)."""
+RULES: dict[Method, dict[str, Any]] = {
+    Method.FEDCT: {"rule": "majority"},
+    Method.FEDCT_QM: {"rule": "qualified_majority", "min_share": 0.9},
+    Method.FEDCT_STAPLE: {"rule": "staple"},
+}
+"""How FedCT's ballots become a consensus; the share is the paper's."""
 
 
 @dataclass(frozen=True)
@@ -90,11 +96,8 @@ def train(method: Method, rows: Deal, steps: Steps, seed: int) -> Scores:
             return local(rows, learners, seed, steps.total)
         case Method.CENTRAL:
             return central(rows, LEARNER, seed, steps.total)
-        case Method.FEDCT:
-            return federated(rows, learners, seed, **steps.task)
-        case Method.FEDCT_QM:
-            rule = {"rule": "qualified_majority", "min_share": QUORUM}
-            return federated(rows, learners, seed, consensus=rule, **steps.task)
+        case Method.FEDCT | Method.FEDCT_QM | Method.FEDCT_STAPLE:
+            return federated(rows, learners, seed, consensus=RULES[method], **steps.task)
         case Method.FEDAVG:
             sent = averaged_weights(rows.private, rows.public, rows.classes, steps.schooling, seed)
             return score(sent.final, rows)

@@ -21,6 +21,7 @@ torch = pytest.importorskip("torch")
 
 from silo_agent.models.extractors import StoredExtractor, load, pretraining  # noqa: E402
 from silo_agent.models.extractors import contrastive as contrastive_training  # noqa: E402
+from silo_agent.models.extractors import denoising as denoising_training  # noqa: E402
 from silo_agent.models.extractors.contrastive import widths_for  # noqa: E402
 from silo_agent.models.extractors.pretraining import Progress, pretrain, train  # noqa: E402
 from silo_agent.models.protocol import Labelled, Problem  # noqa: E402
@@ -216,20 +217,44 @@ def test_networks_learn_step_by_step_and_by_their_seed(kind: ExtractorKind, shar
     assert not np.allclose(extractor.transform(rows), other)
 
 
-def test_denoising_mends_what_was_swapped() -> None:
-    """The hidden columns, not the noise: a cell's swap moves the vector little beside another row's."""
-    extractor = trained(DENOISING, steps=300, dimensions=32)
+def test_denoising_learns_what_a_cell_should_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A swapped cell moves the vector less than it does if none was ever swapped in training."""
     rows = table(100, seed=4)
     swapped = rows.copy()
     swapped[:, 6] = rows[::-1, 6]
-    untrained = trained(DENOISING, steps=0, dimensions=32)
 
-    def moved(made: StoredExtractor) -> float:
+    def moved() -> float:
+        made = trained(DENOISING, steps=300, dimensions=32)
         clean = made.transform(rows)
         cell = np.linalg.norm(made.transform(swapped) - clean, axis=1).mean()
         return float(cell / np.linalg.norm(clean[::-1] - clean, axis=1).mean())
 
-    assert moved(extractor) < 0.9 * moved(untrained)
+    mending = moved()
+    monkeypatch.setattr(denoising_training, "_SWAPPED", 0.0)
+    assert mending < 0.9 * moved()
+
+
+def test_every_step_compares_two_views_of_the_same_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    altered, compared = contrastive_training.altered, contrastive_training.disagreement
+    shown: list[Any] = []
+    views: list[Any] = []
+    monkeypatch.setattr(
+        contrastive_training,
+        "altered",
+        lambda images, draw: shown.append(images) or altered(images, draw),
+    )
+    monkeypatch.setattr(
+        contrastive_training,
+        "disagreement",
+        lambda projected: views.append(projected.detach()) or compared(projected),
+    )
+    trained(CONTRASTIVE, steps=3)
+    assert len(shown) == 6
+    for first, second in zip(shown[::2], shown[1::2], strict=True):
+        assert torch.equal(first, second)
+        assert len(torch.unique(first, dim=0)) == 64
+    for made in views:
+        assert not torch.allclose(made[:64], made[64:])
 
 
 def test_contrastive_features_know_an_image_by_another_view() -> None:
