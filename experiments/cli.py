@@ -206,6 +206,43 @@ def results(
     console.print(f"{index}: {', '.join(found) or 'nothing new'}")
 
 
+@experiment.command("robustness")
+def robustness(
+    seeds: Seeds = 10, quick: Quick = False, out: Out = Path("experiment-report")
+) -> None:
+    """How right each rule is while one of five or two of ten silos attack."""
+    from experiments.robustness import report
+
+    _end(report(out, seeds, quick, console))
+
+
+@experiment.command("cross-fit")
+def cross_fit(seeds: Seeds = 3, quick: Quick = False, out: Out = Path("experiment-report")) -> None:
+    """How right the consensus is after each round, cross-fitted and not."""
+    from experiments.cross_fit import report
+
+    _end(report(out, seeds, quick, console))
+
+
+@experiment.command("certainty")
+def certainty(
+    data: Data = None,
+    seeds: Seeds = 3,
+    quick: Quick = False,
+    out: Out = Path("experiment-report"),
+) -> None:
+    """What noisy certainties bring, by rows per silo and ε; digits alone without --data."""
+    from experiments.certainty import report
+
+    _end(report(out, seeds, quick, console, data))
+
+
+def _end(failures: Sequence[Any]) -> None:
+    if failures:
+        console.print(f"{len(failures)} runs failed; the same command tries them again.")
+        raise typer.Exit(1)
+
+
 def _run(
     table: Any,
     cells: Sequence[Any],

@@ -21,7 +21,7 @@ from rich.console import Console
 from coordinator.consensus.electing import elect
 from experiments.data import Sizes, deal, load
 from experiments.federation import Hospital, hold, task
-from experiments.harness import Table, run
+from experiments.harness import Failure, Table, run
 from experiments.seeded import SeededBits
 from experiments.tables import markdown, mean_and_error
 from silo_agent.models.catalogue import LearnerSpec
@@ -135,8 +135,8 @@ class Cast:
     truth: npt.NDArray[np.int64]
 
 
-def report(out: Path, seeds: int, quick: bool, console: Console) -> Path:
-    """Measures what the table in `out` lacks; writes robustness.csv and robustness.md there and returns the page."""
+def report(out: Path, seeds: int, quick: bool, console: Console) -> list[Failure[Cell]]:
+    """Measures what is missing in OUT/robustness.csv and writes OUT/robustness.md; the cells that failed."""
     table = Table(out / "robustness.csv", Cell, Result)
     cells = [
         Cell(setting, attack, seed)
@@ -144,10 +144,11 @@ def report(out: Path, seeds: int, quick: bool, console: Console) -> Path:
         for seed in range(min(seeds, 2) if quick else seeds)
         for attack in Attack
     ]
-    run(table, cells, measure, console, title="elections")
+    failures = run(table, cells, measure, console, title="elections")
     page = out / "robustness.md"
     write_atomically(page, summary(table.read()).encode())
-    return page
+    console.print(f"Written to {page}.")
+    return failures
 
 
 def measure(cell: Cell) -> Result:

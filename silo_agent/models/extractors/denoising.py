@@ -22,10 +22,7 @@ def widths_for(row_shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def trained(header: ExtractorHeader, rows: Features, on_step: OnStep) -> dict[str, Array]:
-    """Weights of the encoder, learned from standardised rows (n, d) in `header.steps` minibatches.
-
-    A cell is swapped for the same column's in another row: what stands there instead is plausible.
-    """
+    """Weights of the encoder, learned from standardised rows (n, d) in `header.steps` minibatches."""
     with seeded(header.seed) as (device, draw):
         encoder = trunk(header)
         decoder = nn.Linear(header.dimensions, rows.shape[1])
@@ -36,11 +33,15 @@ def trained(header: ExtractorHeader, rows: Features, on_step: OnStep) -> dict[st
             clean, others = (
                 whole[torch.randint(len(whole), (_BATCH,), generator=draw)] for _ in range(2)
             )
-            swapped = torch.rand(clean.shape, generator=draw) < _SWAPPED
-            mended = network(torch.where(swapped, others, clean).to(device))
+            mended = network(swapped(clean, others, draw).to(device))
             loss = nn.functional.mse_loss(mended, clean.to(device))
             optimiser.zero_grad()
             torch.autograd.backward(loss)
             optimiser.step()
             on_step(step + 1, header.steps, float(loss.detach()))
         return weights_of(header, encoder)
+
+
+def swapped(rows: torch.Tensor, others: torch.Tensor, draw: torch.Generator) -> torch.Tensor:
+    """Rows with a fifth of their cells taken from `others`: what stands there instead is plausible."""
+    return torch.where(torch.rand(rows.shape, generator=draw) < _SWAPPED, others, rows)
