@@ -284,6 +284,8 @@ class TestTables:
             for name, accuracies in values.items()
             for seed, accuracy in enumerate(accuracies)
         }
+        # A split whose iid run failed tells nothing of a loss.
+        results[fedct_shift.Cell("digits", 1000, 100, 2)] = Scores(0.1, 0.1, None, None)
         found = {line.where[1]: line for line in fedct_shift.EXPERIMENT.table(results)}
         assert found["digits"].ours == pytest.approx((-0.05, -0.07))
         assert found["digits"].paper == -0.12
