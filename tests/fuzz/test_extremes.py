@@ -42,9 +42,25 @@ def places(message: Descriptor, deeper: int = 3) -> Iterator[Path]:
             yield from ((field, *rest) for rest in places(field.message_type, deeper - 1))
 
 
+def is_map(field: FieldDescriptor) -> bool:
+    return bool(field.message_type and field.message_type.GetOptions().map_entry)
+
+
 def put(message: Message, path: Path, value: object) -> None:
-    for field in path[:-1]:
+    """Sets the value at the end of a path; of a map, an entry with this key or this value."""
+    for position, field in enumerate(path[:-1]):
         inner = getattr(message, field.name)
+        if is_map(field):
+            part, *rest = path[position + 1 :]
+            of_messages = field.message_type.fields_by_name["value"].message_type is not None
+            key = value if part.name == "key" else "north"
+            if of_messages:
+                message = inner[key]
+                if rest:
+                    put(message, tuple(rest), value)
+            else:
+                inner[key] = 1 if part.name == "key" else value
+            return
         message = inner.add() if field.is_repeated else inner
     if path[-1].is_repeated:
         getattr(message, path[-1].name).append(value)

@@ -13,7 +13,9 @@ from silo_agent.models.protocol import Features
 from wire.errors import EXTRACTOR_INVALID, ConfigurationError, Refusal
 from wire.extractor_file import ExtractorFile, ExtractorKind, read_extractor
 
-ROWS_AT_ONCE = 4096
+ROWS_AT_ONCE = 256
+"""Rows taken at a time, and always so many: a network's last bits depend on how many rows it is shown, and what
+becomes of a row must depend on that row alone."""
 # Whatever weights a file has, norms of what it makes of a row can be computed in float32.
 _LARGEST = 1e15
 
@@ -46,8 +48,11 @@ class StoredExtractor:
         vectors = np.zeros((len(rows), self.dimensions), dtype=np.float32)
         for start in range(0, len(rows), ROWS_AT_ONCE):
             part = slice(start, start + ROWS_AT_ONCE)
+            shown = np.zeros((ROWS_AT_ONCE, *expected), dtype=rows.dtype)
+            taken = len(rows[part])
+            shown[:taken] = rows[part]
             with np.errstate(over="ignore", invalid="ignore"):
-                vectors[part] = apply(rows[part])
+                vectors[part] = apply(shown)[:taken]
         return np.clip(np.nan_to_num(vectors, nan=0.0), -_LARGEST, _LARGEST)
 
     def _apply(self) -> Callable[[Features], Features]:
