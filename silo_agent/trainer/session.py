@@ -237,7 +237,9 @@ def assemble(
     mechanism = build_mechanism(settings.privacy.mechanism, scope, definition.fedkt)
     if definition.fedaux is not None:
         if extracted is None:
-            return "The task weights votes by what its extractor sees, and the extractor is not here."
+            return (
+                "The task weights votes by what its extractor sees, and the extractor is not here."
+            )
         mechanism = with_certainty(
             mechanism, settings.privacy, scope, definition.fedaux, definition.public_set
         )

@@ -193,7 +193,11 @@ def test_networks_go_on_after_a_restart_as_if_there_had_been_none(tmp_path: Path
         return build(network, 2, (1,), seed)
 
     there = learning(tmp_path / "there", make, 2)
-    for number, consensus in ((1, None), (2, packed(CONSENSUS)), (3, packed(np.roll(CONSENSUS, 1)))):
+    for number, consensus in (
+        (1, None),
+        (2, packed(CONSENSUS)),
+        (3, packed(np.roll(CONSENSUS, 1))),
+    ):
         restarted = learning(tmp_path / "here", make, 2)
         one, other = (silo.labels(number, consensus) for silo in (there, restarted))
         assert np.array_equal(one, other)

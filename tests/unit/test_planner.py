@@ -16,9 +16,9 @@ from seeded_bits import SeededBits
 from typer.testing import CliRunner
 
 from silo_agent.privacy.cli import privacy
-from silo_agent.privacy.nobody import Memory
 from silo_agent.privacy.mechanisms.protocol import Scope
 from silo_agent.privacy.mechanisms.xor import calibrated_flip
+from silo_agent.privacy.nobody import Memory
 from silo_agent.privacy.planner.candidates import Candidate, Ready, candidates, made_ready
 from silo_agent.privacy.planner.plan import Entry, Measured, Plan, Question
 from silo_agent.privacy.planner.problem import learner, right, solved
