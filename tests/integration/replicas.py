@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -20,6 +19,7 @@ from typing import Any, TypeVar
 import numpy as np
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
+from service import free_port
 
 from coordinator.cli.connection import AdminLink, admin_link
 from silo_agent.coordinator_link import CoordinatorLink
@@ -313,15 +313,11 @@ async def voters(**homes: Replica) -> AsyncIterator[dict[str, Voter]]:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports nobody listens on."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
+    """Ports nobody listens on, and that no outgoing connection will take."""
+    found: set[int] = set()
+    while len(found) < count:
+        found.add(free_port())
+    return list(found)
 
 
 def _command(*arguments: object) -> list[str]:

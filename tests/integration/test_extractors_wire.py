@@ -55,6 +55,7 @@ from wire.extractor_file import (
 )
 from wire.identity import IdentityFiles
 from wire.task import TaskDefinition
+from wire.terminal import console
 
 T = TypeVar("T")
 Parts = list[admin_pb2.PublishExtractorRequest]
@@ -332,7 +333,8 @@ def consilium(*arguments: object) -> int:
     """Runs a command in this process; its exit status."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["consilium", *map(str, arguments)])
-        patch.setenv("COLUMNS", "200")
+        # Another test may have set a width, which then outlives it.
+        patch.setattr(console, "width", 200)
         patch.setenv("OMP_NUM_THREADS", "1")
         try:
             main()
