@@ -23,7 +23,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from wire.errors import NAME_INVALID, REQUEST_INVALID, ConfigurationError, Refusal
 from wire.files import sync_folder, write_atomically
-from wire.identity import BACKDATED, Identity, Role, fingerprint_of, key_pem, new_key, valid_name
+from wire.identity import BACKDATED, Identity, Role, fingerprint_of, key_pem, new_key
+from wire.naming import valid_name
 
 AUTHORITY_LIFETIME = timedelta(days=3650)
 _KEY_FILE = "authority-key.pem"

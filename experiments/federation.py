@@ -22,6 +22,7 @@ from experiments.seeded import SeededBits
 from silo_agent.models.extractors.protocol import Extractor
 from silo_agent.models.protocol import AnyLearner, Features, Labelled
 from silo_agent.privacy.ledger import Ledger
+from silo_agent.privacy.nobody import Memory
 from silo_agent.trainer.session import Keeping, Session, assemble
 from silo_agent.trainer.settings import TrainingSettings
 from wire.ballot import Labels, pack
@@ -181,12 +182,12 @@ class _Box:
         return iter(self._cast.items())
 
 
-class _Memory:
+class _Memory(Memory):
     """A task folder without a disk: nothing crashes here, so nothing has to outlive the process."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._ballots: dict[int, tuple[bytes, bytes]] = {}
-        self._kept: dict[str, bytes] = {}
         self._learner: tuple[int, Any] | None = None
 
     def rounds_voted(self) -> tuple[int, ...]:
@@ -200,12 +201,6 @@ class _Memory:
 
     def keep_ballot(self, number: int, ballot: bytes, slip: bytes) -> None:
         self._ballots[number] = (ballot, slip)
-
-    def get(self, name: str) -> bytes | None:
-        return self._kept.get(name)
-
-    def put(self, name: str, content: bytes) -> None:
-        self._kept[name] = content
 
     def learner(self, number: int) -> Any | None:
         return self._learner[1] if self._learner and self._learner[0] == number else None

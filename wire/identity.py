@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -26,12 +25,12 @@ from cryptography.hazmat.primitives.serialization import (
 from wire.certificates import certificate_in, certificates_in
 from wire.errors import ConfigurationError
 from wire.files import sync_folder, write_atomically
+from wire.naming import valid_name
 
 # Hospitals' clocks drift; a certificate must hold on a machine that is a little behind. Both ends know by how
 # much certificates begin before they are issued, so that their life can be counted from their issue.
 BACKDATED = timedelta(minutes=5)
 
-_NAME = re.compile(r"[a-z][a-z0-9-]{0,62}")
 _SCHEME = "spiffe"
 _KEY = "key.pem"
 _PENDING_KEY = "pending-key.pem"
@@ -46,11 +45,6 @@ class Role(StrEnum):
     SILO = "silo"
     ADMIN = "admin"
     COORDINATOR = "coordinator"
-
-
-def valid_name(name: str) -> bool:
-    """1 to 63 lower-case letters, digits and hyphens, starting with a letter."""
-    return _NAME.fullmatch(name) is not None
 
 
 @dataclass(frozen=True)

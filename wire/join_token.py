@@ -21,7 +21,8 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from wire.certificates import certificate_from_der
 from wire.errors import TOKEN_MALFORMED, Refusal
-from wire.identity import Role, fingerprint_of, valid_name
+from wire.identity import Role, fingerprint_of
+from wire.naming import valid_name
 
 _PREFIX = "consilium-join-1."
 _SECRET_BYTES = 32

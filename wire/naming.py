@@ -1,4 +1,4 @@
-"""Names of silos and tasks: fit for certificates, file names and metric labels."""
+"""Names of consortia, members and tasks: fit for certificates, file names and metric labels."""
 
 from __future__ import annotations
 
@@ -10,9 +10,13 @@ from pydantic import AfterValidator
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,62}")
 
 
-def valid_name(name: str) -> str:
-    """The name itself, or a ValueError that says what a name looks like."""
-    if not _NAME.fullmatch(name):
+def valid_name(name: str) -> bool:
+    """1 to 63 lower-case letters, digits and hyphens, starting with a letter."""
+    return _NAME.fullmatch(name) is not None
+
+
+def _named(name: str) -> str:
+    if not valid_name(name):
         raise ValueError(
             f"{name!r} is not a valid name: 1 to 63 lower-case letters, digits and hyphens, "
             "starting with a letter"
@@ -20,4 +24,4 @@ def valid_name(name: str) -> str:
     return name
 
 
-Name = Annotated[str, AfterValidator(valid_name)]
+Name = Annotated[str, AfterValidator(_named)]

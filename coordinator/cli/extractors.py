@@ -12,6 +12,7 @@ from typing import Annotated, Literal, TypeAlias
 import typer
 
 from coordinator.cli.connection import Home, admin_link, run
+from coordinator.cli.fetching import fetched_set
 from wire.chunks import CHUNK_BYTES
 from wire.consilium.v1 import admin_pb2, registry_pb2
 from wire.errors import ConfigurationError
@@ -117,15 +118,8 @@ def extractors(
 
 async def _fetched(home: Path, name: str, scratch: Path) -> tuple[registry_pb2.PublicSet, Path]:
     """The set and its file, verified."""
-    folder = PublicSetFolder(scratch)
     async with admin_link(home) as link:
-        about = registry_pb2.GetPublicSetRequest(reference=name)
-        public = (await link.registry.GetPublicSet(about)).public_set
-        request = registry_pb2.FetchPublicSetRequest(digest=public.digest)
-        with folder.download(public.digest, public.size_bytes) as writer:
-            async for chunk in link.registry.FetchPublicSet(request):
-                writer.append(chunk.data, offset=chunk.offset, digest=chunk.chunk_digest)
-    return public, folder.path(public.digest)
+        return await fetched_set(link, name, PublicSetFolder(scratch))
 
 
 def _train(rows: Path, out: Path, options: Sequence[str]) -> None:

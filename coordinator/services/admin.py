@@ -33,8 +33,9 @@ from wire.configuration import explain
 from wire.consilium.v1 import admin_pb2
 from wire.crash_points import crash_point
 from wire.errors import MESSAGE_MALFORMED, NAME_INVALID, TASK_INVALID, Refusal
-from wire.identity import Role, valid_name
+from wire.identity import Role
 from wire.join_token import JoinToken, secret_digest
+from wire.naming import valid_name
 from wire.task import TaskDefinition, TaskStatus
 
 log = structlog.get_logger()

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from experiments.data import Deal
 from experiments.federation import Hospital, hold, task
 from experiments.papers.cotraining import Predicts, names, own_seed
-from experiments.papers.experiment import Timed
+from experiments.papers.experiment import Line, Timed
 from silo_agent.models.catalogue import LearnerSpec, build
 from silo_agent.trainer.fedct import CoTraining
 from silo_agent.trainer.settings import TrainingSettings
@@ -148,3 +149,50 @@ def _worded(silos: Sequence[str], spaces: Sequence[Sequence[int]]) -> dict[str, 
         silo: [str(label) for label in sorted(space)]
         for silo, space in zip(silos, spaces, strict=True)
     }
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What the line that is judged is compared with; the others only stand beside it."""
+
+    gain: float
+    """The paper's mean relative gain."""
+    gaining: float | None
+    """The paper's share of silos that gain, if it has one."""
+    why: str
+    titles: Mapping[str, str]
+    """Learners by name, as a person calls them: each gets a line of its own."""
+
+
+def gain_lines(
+    read: Callable[[Callable[[Gains], float]], tuple[float, ...]], where: str, judged: Judged | None
+) -> list[Line]:
+    """The mean relative gain and the share that gains; `read` gives one number of every seed."""
+    beside = {
+        "alone": read(lambda one: one.alone),
+        "CoFED": read(lambda one: one.cofed),
+        "labelled": read(lambda one: one.labelled),
+    }
+    found = [
+        Line(
+            (where, "mean relative gain"),
+            read(lambda one: one.gain),
+            judged.gain if judged else None,
+            MEAN_GAIN if judged else None,
+            beside,
+            judged.why if judged else "",
+        ),
+        Line(
+            (where, "silos that gain"),
+            read(lambda one: one.gaining),
+            judged.gaining if judged else None,
+            GAINING if judged else None,
+            beside,
+            judged.why if judged else "",
+        ),
+    ]
+    for name, title in (judged.titles if judged else {}).items():
+        kind = f"mean relative gain of {title}"
+        of_kind = read(partial(Gains.of, learner=name))
+        found.append(Line((where, kind), of_kind, beside=dict.fromkeys(beside, ())))
+    return found

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from experiments.data import Sizes, deal
 from experiments.data_tables import adult_attributes
-from experiments.papers.cofed import GAINING, MEAN_GAIN, Gains, Rule, gains
+from experiments.papers.cofed import Gains, Judged, Rule, gain_lines, gains
 from experiments.papers.cotraining import loaded
 from experiments.papers.experiment import Experiment, Line, by_seed
 from experiments.papers.plots import dots_of
@@ -84,38 +84,8 @@ def lines(results: Mapping[Cell, Gains]) -> Sequence[Line]:
         chosen = partial(_is, alpha=alpha, share=share)
         where = f"α = {alpha:g}" + (", share chosen at home" if share is None else "")
         main = (alpha, share) == (ALPHA, 1.0)
-        beside = {
-            "alone": by_seed(results, chosen, lambda one: one.alone),
-            "CoFED": by_seed(results, chosen, lambda one: one.cofed),
-            "labelled": by_seed(results, chosen, lambda one: one.labelled),
-        }
-        found += [
-            Line(
-                (where, "mean relative gain"),
-                by_seed(results, chosen, lambda one: one.gain),
-                PAPER if main else None,
-                MEAN_GAIN if main else None,
-                beside,
-                WHY,
-            ),
-            Line(
-                (where, "silos that gain"),
-                by_seed(results, chosen, lambda one: one.gaining),
-                None,
-                GAINING if main else None,
-                beside,
-                WHY,
-            ),
-        ]
-        if main:
-            found += [
-                Line(
-                    (where, f"mean relative gain of {title}"),
-                    by_seed(results, chosen, partial(Gains.of, learner=name)),
-                    beside=dict.fromkeys(beside, ()),
-                )
-                for name, title in TITLES.items()
-            ]
+        judged = Judged(PAPER, None, WHY, TITLES) if main else None
+        found += gain_lines(partial(by_seed, results, chosen), where, judged)
     return found
 
 

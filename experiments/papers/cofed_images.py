@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from experiments.data import Sizes, deal
-from experiments.papers.cofed import GAINING, MEAN_GAIN, Gains, Rule, gains
+from experiments.papers.cofed import Gains, Judged, Rule, gain_lines, gains
 from experiments.papers.cotraining import loaded
 from experiments.papers.experiment import Experiment, Line, by_seed
 from experiments.papers.plots import dots_of
@@ -94,40 +94,9 @@ def lines(results: Mapping[Cell, Gains]) -> Sequence[Line]:
     """The mean relative gain and the share that gains, per threshold; by kind of learner at α = 0.3."""
     found = []
     for alpha in sorted(ALPHAS):
-        chosen = partial(_is, alpha=alpha)
-        where, main = f"α = {alpha:g}", alpha == ALPHA
-        beside = {
-            "alone": by_seed(results, chosen, lambda one: one.alone),
-            "CoFED": by_seed(results, chosen, lambda one: one.cofed),
-            "labelled": by_seed(results, chosen, lambda one: one.labelled),
-        }
-        found += [
-            Line(
-                (where, "mean relative gain"),
-                by_seed(results, chosen, lambda one: one.gain),
-                PAPER if main else None,
-                MEAN_GAIN if main else None,
-                beside,
-                WHY,
-            ),
-            Line(
-                (where, "silos that gain"),
-                by_seed(results, chosen, lambda one: one.gaining),
-                1.0 if main else None,
-                GAINING if main else None,
-                beside,
-                WHY,
-            ),
-        ]
-        if main:
-            found += [
-                Line(
-                    (where, f"mean relative gain of {title}"),
-                    by_seed(results, chosen, partial(Gains.of, learner=name)),
-                    beside=dict.fromkeys(beside, ()),
-                )
-                for name, title in TITLES.items()
-            ]
+        judged = Judged(PAPER, 1.0, WHY, TITLES) if alpha == ALPHA else None
+        read = partial(by_seed, results, partial(_is, alpha=alpha))
+        found += gain_lines(read, f"α = {alpha:g}", judged)
     return found
 
 

@@ -20,6 +20,7 @@ from silo_agent.models.catalogue import LearnerSpec, build
 from silo_agent.models.protocol import AnyLearner, Features, IterativeLearner, Labelled, Labels
 from silo_agent.privacy.mechanisms import catalogue
 from silo_agent.privacy.mechanisms.protocol import Mechanism, PrivateSide, Scope
+from silo_agent.privacy.nobody import Memory
 from silo_agent.privacy.settings import MechanismSettings
 from silo_agent.trainer.fedct import Consensus, CoTraining
 from silo_agent.trainer.weighing import fit_at_home
@@ -130,7 +131,7 @@ class _Silo:
         self._mechanism = _mechanism(arrangement.mechanism, scope)
         self._takes_part = not self._mechanism.misfit()
         self._bits = bits
-        self._kept = _Memory()
+        self._kept = Memory()
         self._events: list[Event] = []
         self._paid: set[str] = set()
         self.declared = Declaration()
@@ -212,19 +213,6 @@ class _Silo:
             build=self._training.build,
             kept=self._kept,
         )
-
-
-class _Memory:
-    """Keepsakes for the length of a run."""
-
-    def __init__(self) -> None:
-        self._content: dict[str, bytes] = {}
-
-    def get(self, name: str) -> bytes | None:
-        return self._content.get(name)
-
-    def put(self, name: str, content: bytes) -> None:
-        self._content[name] = content
 
 
 # Both depend on their arguments alone, and hundreds of federations ask for the same few.
