@@ -96,3 +96,12 @@ class Upload:
                     heard += 1
                     if heard == _PATIENCE_MESSAGES:
                         return
+
+
+async def opening(parts: AsyncIterator[Any], what: str) -> Any:
+    """The header that the first message of an upload must be; MESSAGE_MALFORMED if it is anything else."""
+    async for part in parts:
+        if part.HasField("header"):
+            return part.header
+        break
+    raise Refusal(MESSAGE_MALFORMED, why=f"{what} begins with its header")

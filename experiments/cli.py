@@ -237,6 +237,20 @@ def certainty(
     _end(report(out, seeds, quick, console, data))
 
 
+@experiment.command("extractors")
+def extractors(
+    data: Annotated[Path, typer.Option(help="The folder with fashion-mnist/.")],
+    seeds: Seeds = 2,
+    quick: Quick = False,
+) -> None:
+    """Whether what the public rows teach pays: few labels on FashionMNIST, few classes per silo on digits."""
+    from experiments.data import require
+    from experiments.extractors import report
+
+    require("fashion-mnist", data)
+    report(data, seeds, quick)
+
+
 def _end(failures: Sequence[Any]) -> None:
     if failures:
         console.print(f"{len(failures)} runs failed; the same command tries them again.")

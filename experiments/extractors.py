@@ -1,4 +1,4 @@
-"""Do extractors pay? `python -m experiments.extractors --data DIR`; `--quick` takes a tenth of the steps.
+"""Do extractors pay? `consilium experiment extractors --data DIR`; `--quick` takes a tenth of the steps.
 
 Few labels on FashionMNIST, with an extractor learned from 2000 public images; and a federation on digits whose
 silos hold few classes each. The tables of docs/fedaux.md.
@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated
 
 import numpy as np
 import typer
@@ -123,12 +122,8 @@ def _federation(dealt: Deal, seed: int, extractor: StoredExtractor | None) -> tu
     return float(np.mean(course.labels() == dealt.hidden)), float(np.mean(home))
 
 
-def main(
-    data: Annotated[Path, typer.Option(help="The folder with fashion-mnist/.")],
-    seeds: Annotated[int, typer.Option(min=1)] = 3,
-    quick: bool = False,
-) -> None:
-    """Print both tables."""
+def report(data: Path, seeds: int, quick: bool) -> None:
+    """Prints both tables as Markdown; every line also as it comes."""
     steps = STEPS // 10 if quick else STEPS
     for header, lines in (
         (["FashionMNIST, labelled rows", *map(str, LABELLED)], probes(data, seeds, steps)),
@@ -139,7 +134,3 @@ def main(
             rows.append([name, *(f"{accuracy:.3f}" for accuracy in accuracies)])
             errors.print(" ".join(rows[-1]))
         typer.echo(markdown(header, rows))
-
-
-if __name__ == "__main__":
-    typer.run(main)

@@ -29,6 +29,7 @@ from coordinator.translation import (
     task_message,
     timestamp,
 )
+from coordinator.upload import opening
 from wire.configuration import explain
 from wire.consilium.v1 import admin_pb2
 from wire.crash_points import crash_point
@@ -174,12 +175,7 @@ class AdminServicer(ExtractorPublishing, ConsensusReading):
     ) -> admin_pb2.PublishPublicSetResponse:
         """Takes a file, verifies its digest, reads its schema from the file itself."""
         desk = self._desk
-        header: admin_pb2.PublicSetHeader | None = None
-        async for part in request_iterator:
-            header = part.header if part.HasField("header") else None
-            break
-        if header is None:
-            raise Refusal(MESSAGE_MALFORMED, why="a public set begins with its header")
+        header: admin_pb2.PublicSetHeader = await opening(request_iterator, "a public set")
         _check_name("public set", header.name)
         with desk.folder.upload(header.digest, header.size_bytes) as writer:
             async for part in request_iterator:

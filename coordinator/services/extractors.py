@@ -13,8 +13,9 @@ from coordinator.desk import Desk
 from coordinator.gate import caller
 from coordinator.store.records import ExtractorRecord
 from coordinator.translation import extractor_message
+from coordinator.upload import opening
 from wire.consilium.v1 import admin_pb2, admin_pb2_grpc
-from wire.errors import EXTRACTOR_INVALID, EXTRACTOR_TOO_LARGE, MESSAGE_MALFORMED, Refusal
+from wire.errors import EXTRACTOR_INVALID, EXTRACTOR_TOO_LARGE, Refusal
 from wire.extractor_file import ExtractorHeader, read_extractor
 
 log = structlog.get_logger()
@@ -30,12 +31,7 @@ class ExtractorPublishing(admin_pb2_grpc.AdminServiceServicer):
     ) -> admin_pb2.PublishExtractorResponse:
         """Takes a file and believes only what the file itself says; what is refused leaves nothing behind."""
         desk = self._desk
-        header: admin_pb2.ExtractorHeader | None = None
-        async for part in request_iterator:
-            header = part.header if part.HasField("header") else None
-            break
-        if header is None:
-            raise Refusal(MESSAGE_MALFORMED, why="an extractor begins with its header")
+        header: admin_pb2.ExtractorHeader = await opening(request_iterator, "an extractor")
         most = desk.settings.limits.extractor_bytes
         if header.size_bytes > most:
             raise Refusal(EXTRACTOR_TOO_LARGE, size=header.size_bytes, most=most)

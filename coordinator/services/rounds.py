@@ -14,6 +14,7 @@ from coordinator.gate import caller
 from coordinator.news import Topic
 from coordinator.store.records import BallotRecord, TaskRecord
 from coordinator.translation import consensus_header, duration, receipt_message, timestamp
+from coordinator.upload import opening
 from wire.ballot import BallotShape, check, class_planes, digest
 from wire.chunks import chunks
 from wire.consilium.v1 import ballot_pb2, rounds_pb2, rounds_pb2_grpc
@@ -109,7 +110,7 @@ class RoundsServicer(rounds_pb2_grpc.RoundsServiceServicer):
         What the silo declares of its privacy is judged before a bit of the ballot is read.
         """
         desk, silo = self._desk, caller().name
-        header = await _header(request_iterator)
+        header: ballot_pb2.BallotHeader = await opening(request_iterator, "a ballot")
         task = await desk.board.task(header.task)
         shape = _expected_shape(task, header)
         declaration = _sufficient_privacy(task, header)
@@ -185,16 +186,6 @@ class RoundsServicer(rounds_pb2_grpc.RoundsServiceServicer):
             already_held=False,
             declaration=declaration,
         )
-
-
-async def _header(
-    parts: AsyncIterator[rounds_pb2.CastBallotRequest],
-) -> ballot_pb2.BallotHeader:
-    async for part in parts:
-        if part.HasField("header"):
-            return part.header
-        break
-    raise Refusal(MESSAGE_MALFORMED, why="a ballot begins with its header")
 
 
 def _expected_shape(task: TaskRecord, header: ballot_pb2.BallotHeader) -> BallotShape:
