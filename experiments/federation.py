@@ -71,11 +71,10 @@ def task(
     """
     names = [str(index) for index in range(labels)] if isinstance(labels, int) else list(labels)
     rounds = {"quorum": len(silos), "stop_patience": 0, **settings.pop("rounds", {})}
-    content = np.ascontiguousarray(public)
     return TaskDefinition.model_validate(
         {
             "name": "experiment",
-            "public_set": hashlib.sha256(content.tobytes()).hexdigest(),
+            "public_set": set_digest(public),
             "rows": len(public),
             "labels": names,
             "silos": list(silos),
@@ -83,6 +82,11 @@ def task(
             **settings,
         }
     )
+
+
+def set_digest(public: Features) -> str:
+    """What stands for the digest of a public set that was never published."""
+    return hashlib.sha256(np.ascontiguousarray(public).tobytes()).hexdigest()
 
 
 def hold(

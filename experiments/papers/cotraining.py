@@ -14,10 +14,15 @@ from experiments.data import Dataset, Deal, load, pooled
 from experiments.federation import Course, Hospital, hold, task
 from experiments.papers.experiment import Timed
 from silo_agent.models.catalogue import LearnerSpec, build
+from silo_agent.models.extractors.protocol import Extractor
 from silo_agent.models.protocol import AnyLearner, Features, Labelled, Labels
+from silo_agent.privacy.settings import PrivacySettings
 from silo_agent.trainer.fedct import CoTraining
 from silo_agent.trainer.settings import TrainingSettings
 from wire.ballot import ABSTAIN
+
+NAMED = "00" * 32
+"""What a task calls an extractor that is handed to the silos directly."""
 
 
 class Predicts(Protocol):
@@ -53,9 +58,16 @@ def names(silos: int) -> list[str]:
 
 
 def cotrained(
-    rows: Deal, learners: Sequence[LearnerSpec], seed: int, home: bool = True, **settings: Any
+    rows: Deal,
+    learners: Sequence[LearnerSpec],
+    seed: int,
+    *,
+    home: bool = True,
+    privacy: PrivacySettings | None = None,
+    extractor: Extractor | None = None,
+    **settings: Any,
 ) -> Course:
-    """A FedCT task to its end, a learner per silo; `settings` as task.yaml has them.
+    """A task of many rounds to its end, a learner per silo; `settings` as task.yaml has them.
 
     Models at home take all of P, as the papers' do; silos differ in their seeds.
     """
@@ -64,15 +76,22 @@ def cotrained(
     hospitals = {
         name: Hospital(
             part,
-            TrainingSettings(model=learner, seed=own_seed(seed, number), consensus_share=1.0),
+            TrainingSettings(
+                model=learner,
+                seed=own_seed(seed, number),
+                consensus_share=1.0,
+                privacy=privacy or PrivacySettings(),
+            ),
             whose,
         )
         for number, (name, part, learner, whose) in enumerate(
             zip(silos, rows.private, learners, patients, strict=True)
         )
     }
+    if extractor is not None:
+        settings["extractor"] = NAMED
     definition = task(rows.public, rows.classes, silos, **settings)
-    return hold(definition, hospitals, rows.public, home=home)
+    return hold(definition, hospitals, rows.public, extractor=extractor, home=home)
 
 
 def alone(
@@ -101,7 +120,7 @@ def central(rows: Deal, learner: LearnerSpec, seed: int, steps: int = 1) -> Scor
 
 
 def federated(rows: Deal, learners: Sequence[LearnerSpec], seed: int, **settings: Any) -> Scores:
-    """FedCT: the silos' models at home after the task."""
+    """The silos' models at home after a task; everything else is `cotrained`'s."""
     course = cotrained(rows, learners, seed, **settings)
     return score(list(course.home.values()), rows, consensus_of(course))
 

@@ -12,7 +12,7 @@ import numpy as np
 from coordinator.consensus.electing import elect
 from experiments.data import Deal, Sizes, deal
 from experiments.federation import Course, Hospital, hold, task
-from experiments.papers.cotraining import consensus_of, loaded, names, own_seed
+from experiments.papers.cotraining import NAMED, consensus_of, loaded, names, own_seed
 from experiments.papers.experiment import Experiment, Line, Timed, by_seed
 from experiments.papers.plots import dots_of
 from silo_agent.models.afresh import fitted
@@ -87,7 +87,7 @@ def measure(cell: Cell, folder: Path | None) -> Result:
         rows.classes,
         names(SILOS),
         method="fedaux",
-        extractor="00" * 32,
+        extractor=NAMED,
         rounds={"max_rounds": 1},
     )
     extractor = train(rows.public, ExtractorKind.PCA, public_set=definition.public_set)

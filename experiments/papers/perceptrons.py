@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Any
 
 from experiments.data import Deal
+from experiments.federation import set_digest
 from experiments.papers.cotraining import (
     Scores,
     alone,
@@ -23,8 +24,11 @@ from experiments.papers.cotraining import (
 )
 from experiments.privacy.baselines import Schooling, averaged_weights, shared_probabilities
 from silo_agent.models.catalogue import LearnerSpec
+from silo_agent.models.extractors.pretraining import train as pretrained
 from silo_agent.models.protocol import Labelled
 from silo_agent.models.torch_nets import PerceptronSettings
+from silo_agent.privacy.settings import CertaintySettings, PrivacySettings
+from wire.extractor_file import ExtractorKind
 
 NETWORK = PerceptronSettings(standardise=False)
 """d-512-512-C on grey values as they are, Adam 1e-3, minibatches of 64 rows of D and 64 of P."""
@@ -38,6 +42,7 @@ class Method(StrEnum):
     FEDCT = "fedct"
     FEDCT_QM = "fedct_qm"
     FEDCT_STAPLE = "fedct_staple"
+    FEDAUX = "fedaux"
     FEDAVG = "fedavg"
     DD = "dd"
     PATE = "pate"
@@ -49,6 +54,7 @@ TITLES = {
     Method.FEDCT: "FedCT",
     Method.FEDCT_QM: "FedCT (QM)",
     Method.FEDCT_STAPLE: "FedCT (STAPLE)",
+    Method.FEDAUX: "FEDAUX (ε = 1)",
     Method.FEDAVG: "FedAvg",
     Method.DD: "DD",
     Method.PATE: "PATE",
@@ -98,6 +104,8 @@ def train(method: Method, rows: Deal, steps: Steps, seed: int) -> Scores:
             return central(rows, LEARNER, seed, steps.total)
         case Method.FEDCT | Method.FEDCT_QM | Method.FEDCT_STAPLE:
             return federated(rows, learners, seed, consensus=RULES[method], **steps.task)
+        case Method.FEDAUX:
+            return _weighed(rows, seed, steps)
         case Method.FEDAVG:
             sent = averaged_weights(rows.private, rows.public, rows.classes, steps.schooling, seed)
             return score(sent.final, rows)
@@ -108,6 +116,19 @@ def train(method: Method, rows: Deal, steps: Steps, seed: int) -> Scores:
             return score(shared.final, rows)
         case Method.PATE:
             return _student(rows, seed, steps.total)
+
+
+def _weighed(rows: Deal, seed: int, steps: Steps) -> Scores:
+    """FedCT's rounds with votes that count by how well a silo knows such rows."""
+    return federated(
+        rows,
+        [LEARNER] * len(rows.private),
+        seed,
+        privacy=PrivacySettings(certainty=CertaintySettings(epsilon=1.0)),
+        extractor=pretrained(rows.public, ExtractorKind.PCA, public_set=set_digest(rows.public)),
+        method="fedaux",
+        **steps.task,
+    )
 
 
 def _student(rows: Deal, seed: int, steps: int) -> Scores:

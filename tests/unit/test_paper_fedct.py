@@ -275,7 +275,13 @@ class TestTables:
             ("α₁ = 100, α₂ = 2", "FedCT"): 0.7775,
             ("α₁ = 100, α₂ = 0.01", "FedCT"): 0.7705,
             ("α₁ = 0.01, α₂ = 0.01", "FedCT (QM)"): 0.73,
+            ("α₁ = 0.01, α₂ = 0.01", "FEDAUX (ε = 1)"): 0.73,
         }
+
+    def test_certainties_leave_out_the_rows_they_are_learned_from(self, rows: Deal) -> None:
+        found = train(Method.FEDAUX, rows, Steps(60, 20), 0)
+        assert found.answered == pytest.approx(0.8)
+        assert found.consensus is not None and found.consensus > 0.6
 
     def test_a_shift_is_measured_against_iid_on_the_same_split(self) -> None:
         values = {"iid": (0.80, 0.84), "digits": (0.75, 0.77)}
