@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 import math
-import platform
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from wire import __version__
 from wire.consilium.v1 import trainer_pb2
 from wire.privacy.declaration import MICRO
+from wire.process_metrics import show_process
+
+_LONG = (0.1, 0.5, 1, 5, 15, 60, 300, 900, 3600, 14400, 86400)
+"""Bounds for what takes as long as training does, in seconds."""
 
 
 class AgentMetrics:
     """The agent's instruments."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        build = Gauge(
-            "consilium_build_info",
-            "Version of the software; always 1.",
-            ["version", "python", "component"],
+        show_process(registry, "agent")
+        self._info = Gauge(
+            "consilium_agent_info",
+            "Whose page this is; always 1.",
+            ["silo"],
             registry=registry,
         )
-        build.labels(__version__, platform.python_version(), "agent").set(1)
+        self._trainer = Gauge(
+            "consilium_agent_trainer_info",
+            "The trainer this agent found last; always 1.",
+            ["version", "isolation"],
+            registry=registry,
+        )
         self.connected = Gauge(
             "consilium_agent_connected",
             "1 while the coordinator's watch stream is open.",
@@ -67,12 +75,59 @@ class AgentMetrics:
         )
         self.vote_seconds = Histogram(
             "consilium_agent_vote_seconds",
-            "How long the trainer took for a ballot.",
+            "From asking the trainer for a ballot to having it.",
             ["task"],
-            buckets=(0.1, 0.5, 1, 5, 15, 60, 300, 900, 3600, 14400, 86400),
+            buckets=_LONG,
             registry=registry,
         )
+        self.training = TrainingMetrics(registry)
         self.privacy = PrivacyMetrics(registry)
+
+    def belongs_to(self, silo: str) -> None:
+        """Says whose page this is."""
+        self._info.labels(silo).set(1)
+
+    def trainer_found(self, described: trainer_pb2.DescribeResponse) -> None:
+        """Takes over what a trainer says of itself; one before it is forgotten."""
+        isolation = trainer_pb2.Isolation.Name(described.isolation).removeprefix("ISOLATION_")
+        self._trainer.clear()
+        self._trainer.labels(described.version, isolation.lower()).set(1)
+        self.privacy.show(described.standing)
+
+
+class TrainingMetrics:
+    """The trainer's work in numbers."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._seconds = Histogram(
+            "consilium_training_duration_seconds",
+            "How long the trainer worked on a ballot or on the final model.",
+            ["task"],
+            buckets=_LONG,
+            registry=registry,
+        )
+        self._units = Gauge(
+            "consilium_training_units",
+            "Patients, or rows where each row is protected by itself, in the latest training.",
+            ["task"],
+            registry=registry,
+        )
+        self._gpus = Gauge(
+            "consilium_training_gpus",
+            "GPUs the trainer computes on; 0 if it trains on the CPU.",
+            ["task"],
+            registry=registry,
+        )
+
+    def show(
+        self, answer: trainer_pb2.VoteResponse | trainer_pb2.FinishResponse, task: str
+    ) -> None:
+        """Takes over what the trainer says of the training behind its answer, if there was one."""
+        if answer.HasField("training"):
+            report = answer.training
+            self._seconds.labels(task).observe(report.duration.ToNanoseconds() / 1e9)
+            self._units.labels(task).set(report.units)
+            self._gpus.labels(task).set(report.gpus)
 
 
 class PrivacyMetrics:

@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import math
+import platform
 import re
-from datetime import UTC, datetime, timedelta
+from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from google.protobuf.descriptor import Descriptor
 from prometheus_client import CollectorRegistry
 
-from coordinator.consensus import Agreement
-from coordinator.metrics import AgreementCollector, Metrics, SiloCollector
-from coordinator.store.records import TaskAgreement
+from coordinator.metrics import Metrics
+from coordinator.metrics_page import Glance, StoreCollector
 from silo_agent.metrics import AgentMetrics
-from wire.consilium.v1 import trainer_pb2
-from wire.errors import STORE_UNAVAILABLE, Refusal
+from wire import __version__
+from wire.consilium.v1 import (
+    admin_pb2,
+    enrolment_pb2,
+    identity_pb2,
+    registry_pb2,
+    rounds_pb2,
+    trainer_pb2,
+)
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 ROW = re.compile(r"^\| `(consilium_\w+)` \| (\w+) \| ([^|]*)\|", re.MULTILINE)
@@ -31,7 +40,10 @@ def documented(section: str) -> dict[str, tuple[str, set[str]]]:
 
 def declared(registry: CollectorRegistry) -> dict[str, tuple[str, set[str]]]:
     found = {}
-    for collector in registry._collector_to_names:
+    for collector, names in registry._collector_to_names.items():
+        # What the client library tells of any process is documented there.
+        if not any(name.startswith("consilium_") for name in names):
+            continue
         # Our own collectors describe families; the library's instruments are families themselves.
         families = [collector] if hasattr(collector, "_labelnames") else collector.describe()
         for family in families:
@@ -44,8 +56,7 @@ def declared(registry: CollectorRegistry) -> dict[str, tuple[str, set[str]]]:
 def coordinator_registry() -> CollectorRegistry:
     registry = CollectorRegistry()
     Metrics(registry)
-    registry.register(SiloCollector(list, lambda: NOW))
-    registry.register(AgreementCollector(lambda since: [], lambda: NOW))
+    registry.register(StoreCollector(lambda now: Glance(), lambda: NOW))
     return registry
 
 
@@ -66,49 +77,42 @@ def test_the_documentation_and_the_instruments_agree(
 
 
 @pytest.mark.parametrize(("section", "registry"), REGISTRIES)
+def test_names_say_their_unit_as_prometheus_wants_them_to(
+    section: str, registry: CollectorRegistry
+) -> None:
+    foreign = re.compile(r"_(milliseconds|minutes|hours|days|kilobytes|percent|count|number)(_|$)")
+    for name, (kind, _) in declared(registry).items():
+        assert name.startswith("consilium_")
+        assert not foreign.search(name), name
+        assert name.endswith("_total") == (kind == "counter"), name
+        if kind == "histogram":
+            assert name.endswith("_seconds"), name
+
+
+@pytest.mark.parametrize(("section", "registry"), REGISTRIES)
+def test_each_page_tells_of_its_process_too(section: str, registry: CollectorRegistry) -> None:
+    shown = {sample.name for family in registry.collect() for sample in family.samples}
+    assert shown >= {"process_resident_memory_bytes", "process_cpu_seconds_total", "python_info"}
+    build = {"version": __version__, "python": platform.python_version()}
+    build["component"] = section.lower()
+    assert registry.get_sample_value("consilium_build_info", build) == 1
+
+
+@pytest.mark.parametrize(("section", "registry"), REGISTRIES)
 def test_no_label_is_unbounded(section: str, registry: CollectorRegistry) -> None:
     bounded = {"version", "python", "component", "task", "silo", "code", "reason", "by"}
-    bounded |= {"outcome", "direction", "kind", "cost"}
+    bounded |= {
+        "outcome",
+        "direction",
+        "kind",
+        "cost",
+        "status",
+        "method",
+        "operation",
+        "isolation",
+    }
     for name, (_, labels) in declared(registry).items():
         assert labels <= bounded, name
-
-
-def test_agreement_is_read_at_every_scrape_and_only_of_those_who_were_compared() -> None:
-    registry = CollectorRegistry()
-    asked: list[datetime] = []
-    found = [
-        TaskAgreement("flu", {"north": Agreement(8, 6), "silent": Agreement(0, 0)}),
-        TaskAgreement("stroke", {"north": Agreement(5, 0)}),
-    ]
-
-    def read(since: datetime) -> list[TaskAgreement]:
-        asked.append(since)
-        return found
-
-    def sample(task: str, silo: str) -> float | None:
-        labels = {"task": task, "silo": silo}
-        return registry.get_sample_value("consilium_silo_agreement_ratio", labels)
-
-    registry.register(AgreementCollector(read, lambda: NOW))
-    assert asked == []
-    assert (sample("flu", "north"), sample("stroke", "north")) == (0.75, 0.0)
-    assert sample("flu", "silent") is None
-    assert set(asked) == {NOW - timedelta(days=1)}
-    found.clear()
-    assert sample("flu", "north") is None
-
-
-def test_without_its_database_the_page_shows_everything_else() -> None:
-    registry = CollectorRegistry()
-    Metrics(registry)
-
-    def gone(*_: object) -> list[TaskAgreement]:
-        raise Refusal(STORE_UNAVAILABLE)
-
-    registry.register(AgreementCollector(gone, lambda: NOW))
-    shown = {family.name: family.samples for family in registry.collect()}
-    assert shown["consilium_silo_agreement_ratio"] == []
-    assert shown["consilium_build_info"]
 
 
 def test_the_agents_page_says_what_the_ledger_says() -> None:
@@ -141,3 +145,76 @@ def test_the_agents_page_says_what_the_ledger_says() -> None:
     shown.show(trainer_pb2.PrivacyStanding(releases=4, estimates=1))
     assert sample("epsilon_spent", task="") == math.inf
     assert sample("releases_total", cost="proved") == 3
+
+
+def test_the_agents_page_says_what_the_trainer_says_of_its_work() -> None:
+    registry = CollectorRegistry()
+    shown = AgentMetrics(registry)
+
+    def sample(name: str, **labels: str) -> float | None:
+        return registry.get_sample_value(f"consilium_{name}", labels)
+
+    ballot = trainer_pb2.VoteResponse()
+    ballot.training.duration.FromMilliseconds(1500)
+    ballot.training.units, ballot.training.gpus = 24, 2
+    shown.training.show(ballot, "flu")
+    # A ballot that is handed out again was not trained again.
+    shown.training.show(trainer_pb2.VoteResponse(), "flu")
+    shown.training.show(trainer_pb2.FinishResponse(), "flu")
+    assert sample("training_duration_seconds_count", task="flu") == 1
+    assert sample("training_duration_seconds_sum", task="flu") == 1.5
+    assert (sample("training_units", task="flu"), sample("training_gpus", task="flu")) == (24, 2)
+    shown.belongs_to("north")
+    assert sample("agent_info", silo="north") == 1
+
+
+def test_only_the_trainer_that_is_there_is_shown() -> None:
+    registry = CollectorRegistry()
+    shown = AgentMetrics(registry)
+    old = trainer_pb2.DescribeResponse(version="0.0.9", isolation=trainer_pb2.ISOLATION_NONE)
+    new = trainer_pb2.DescribeResponse(version="0.1.0", isolation=trainer_pb2.ISOLATION_CONTAINER)
+    for described in (old, new):
+        shown.trainer_found(described)
+    (family,) = (f for f in registry.collect() if f.name == "consilium_agent_trainer_info")
+    assert [sample.labels for sample in family.samples] == [
+        {"version": "0.1.0", "isolation": "container"}
+    ]
+
+
+def reachable(message: Descriptor, seen: set[str]) -> Iterator[Descriptor]:
+    """A message and all that can be in it."""
+    if message.full_name not in seen:
+        seen.add(message.full_name)
+        yield message
+        for field in message.fields:
+            if field.message_type is not None:
+                yield from reachable(field.message_type, seen)
+
+
+def test_nothing_about_training_can_be_sent_to_the_coordinator() -> None:
+    modules = (admin_pb2, enrolment_pb2, identity_pb2, registry_pb2, rounds_pb2)
+    seen: set[str] = set()
+    sent = [
+        message
+        for module in modules
+        for service in module.DESCRIPTOR.services_by_name.values()
+        for method in service.methods
+        for message in reachable(method.input_type, seen)
+    ]
+    assert len(sent) > 30
+    own = {
+        trainer_pb2.TrainingReport.DESCRIPTOR.full_name,
+        trainer_pb2.PrivacyStanding.DESCRIPTOR.full_name,
+    }
+    assert seen & own == set()
+    # And no silo's message says the same in other words, but for how its ballot is weighed.
+    by_silos = [
+        field.name
+        for method in rounds_pb2.DESCRIPTOR.services_by_name["RoundsService"].methods
+        for message in reachable(method.input_type, set())
+        if message.file.package.startswith("consilium")
+        for field in message.fields
+    ]
+    telling = re.compile(r"train|gpu|device|duration|seconds|rows|units|patients|loss|spent")
+    assert by_silos
+    assert [name for name in by_silos if telling.search(name)] == ["units_log2"]

@@ -11,6 +11,7 @@ from wire.consilium.v1 import privacy_pb2 as _privacy_pb2
 from wire.consilium.v1 import registry_pb2 as _registry_pb2
 from wire.consilium.v1 import task_pb2 as _task_pb2
 from google.protobuf import descriptor as _descriptor
+from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
@@ -166,6 +167,38 @@ class PrivacyStanding(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__task_spent_micros) -> _WhichOneofReturnType__task_spent_micros | None: ...
 
 Global___PrivacyStanding: _TypeAlias = PrivacyStanding  # noqa: Y015
+
+@_typing.final
+class TrainingReport(_message.Message):
+    """How a training went, for the hospital's own metrics; no message to the coordinator has room for it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DURATION_FIELD_NUMBER: _builtins.int
+    UNITS_FIELD_NUMBER: _builtins.int
+    GPUS_FIELD_NUMBER: _builtins.int
+    units: _builtins.int
+    """Patients, or rows where each row is protected by itself. Neighbouring data sets have equally many."""
+    gpus: _builtins.int
+    """GPUs the trainer computes on; 0 if it trains on the CPU."""
+    @_builtins.property
+    def duration(self) -> _duration_pb2.Duration:
+        """How long it took."""
+
+    def __init__(
+        self,
+        *,
+        duration: _duration_pb2.Duration | None = ...,
+        units: _builtins.int = ...,
+        gpus: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["duration", b"duration"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["duration", b"duration", "gpus", b"gpus", "units", b"units"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TrainingReport: _TypeAlias = TrainingReport  # noqa: Y015
 
 @_typing.final
 class ProposeRequest(_message.Message):
@@ -354,6 +387,7 @@ class VoteResponse(_message.Message):
     PRIVACY_FIELD_NUMBER: _builtins.int
     ABSTAINED_FIELD_NUMBER: _builtins.int
     STANDING_FIELD_NUMBER: _builtins.int
+    TRAINING_FIELD_NUMBER: _builtins.int
     encoding: _ballot_pb2.Encoding.ValueType
     """How the bits are packed."""
     data: _builtins.bytes
@@ -368,6 +402,10 @@ class VoteResponse(_message.Message):
     def standing(self) -> Global___PrivacyStanding:
         """The ledger after this ballot was paid for."""
 
+    @_builtins.property
+    def training(self) -> Global___TrainingReport:
+        """The training behind it; absent if the ballot had been made before."""
+
     def __init__(
         self,
         *,
@@ -376,10 +414,11 @@ class VoteResponse(_message.Message):
         privacy: _privacy_pb2.PrivacyDeclaration | None = ...,
         abstained: _builtins.str = ...,
         standing: Global___PrivacyStanding | None = ...,
+        training: Global___TrainingReport | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["privacy", b"privacy", "standing", b"standing"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["privacy", b"privacy", "standing", b"standing", "training", b"training"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["abstained", b"abstained", "data", b"data", "encoding", b"encoding", "privacy", b"privacy", "standing", b"standing"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["abstained", b"abstained", "data", b"data", "encoding", b"encoding", "privacy", b"privacy", "standing", b"standing", "training", b"training"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -419,12 +458,19 @@ class FinishResponse(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    TRAINING_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def training(self) -> Global___TrainingReport:
+        """The training behind it; absent if the model had been kept before."""
+
     def __init__(
         self,
+        *,
+        training: Global___TrainingReport | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["training", b"training"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["training", b"training"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

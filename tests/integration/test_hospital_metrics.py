@@ -1,0 +1,103 @@
+"""What a hospital's own page says of its trainer's work, and that the coordinator's page says nothing of it."""
+
+from __future__ import annotations
+
+import asyncio
+import urllib.request
+from collections.abc import Iterator
+
+import pytest
+from federation import PRIVATE_ROWS, Federation, federation
+from prometheus_client.parser import text_string_to_metric_families
+from service import eventually
+
+from silo_agent.trainer_link import TrainerLink
+from wire.consilium.v1 import admin_pb2, trainer_pb2
+
+ROUNDS = 2
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
+    """Two hospitals, a task of two rounds, and its final models."""
+    with federation(tmp_path_factory.mktemp("hospitals")) as live:
+        live.run(live.join("north"), live.join("south"))
+        live.start("flu", rounds={"max_rounds": ROUNDS})
+        live.until_finished("flu")
+        for silo in live.silos.values():
+            silo.agent.until("task_finished", task="flu")
+        yield live
+
+
+def page(live: Federation, silo: str) -> dict[str, float]:
+    """An agent's page; series by name and label values."""
+    port = live.silos[silo].metrics_port
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as told:
+        families = text_string_to_metric_families(told.read().decode())
+    return {
+        " ".join([sample.name, *sample.labels.values()]): sample.value
+        for family in families
+        for sample in family.samples
+    }
+
+
+def test_an_agent_shows_its_trainers_work(ended: Federation) -> None:
+    shown = page(ended, "north")
+    # One training for each ballot, one for the final model.
+    assert shown["consilium_training_duration_seconds_count flu"] == ROUNDS + 1
+    assert shown["consilium_training_duration_seconds_sum flu"] > 0
+    assert shown["consilium_training_units flu"] == PRIVATE_ROWS
+    assert shown["consilium_training_gpus flu"] == 0
+    assert shown["consilium_agent_info north"] == 1
+    assert any(name.startswith("consilium_agent_trainer_info") for name in shown)
+    assert shown["process_resident_memory_bytes"] > 0
+
+
+def test_the_coordinators_page_says_nothing_of_training_or_budgets(ended: Federation) -> None:
+    told = ended.metrics_page()
+    assert "consilium_grpc_handled_total" in told
+    assert "consilium_training" not in told
+    assert "consilium_privacy" not in told
+    assert "consilium_agent" not in told
+
+
+def test_what_is_handed_out_again_is_no_second_training(ended: Federation) -> None:
+    request = admin_pb2.GetTaskRequest(name="flu")
+    digest = ended.admin(lambda link: link.admin.GetTask(request)).task.digest
+
+    async def again() -> tuple[trainer_pb2.VoteResponse, trainer_pb2.FinishResponse]:
+        trainer = TrainerLink(ended.silos["south"].home.socket)
+        try:
+            return await trainer.vote(digest, 1, None, 0), await trainer.finish(digest, None)
+        finally:
+            await trainer.close()
+
+    before = len(ended.silos["south"].fits())
+    ballot, model = asyncio.run(again())
+    assert ballot.data
+    assert not ballot.HasField("training")
+    assert not model.HasField("training")
+    assert len(ended.silos["south"].fits()) == before
+
+
+def test_the_coordinators_page_knows_its_database_and_its_calls(ended: Federation) -> None:
+    cast = {"method": "RoundsService/CastBallot", "status": "OK"}
+    assert ended.counted("consilium_grpc_handled_total", **cast) == 2 * ROUNDS
+    watching = {"method": "RoundsService/Watch"}
+    assert ended.counted("consilium_grpc_calls_in_progress", **watching) == 2
+    accepted = {"operation": "BallotStore.accept", "outcome": "done"}
+    assert ended.counted("consilium_store_operations_total", **accepted) == 2 * ROUNDS
+    assert ended.counted("consilium_store_up") == 1
+    assert ended.counted("consilium_task_status", task="flu", status="finished") == 1
+    assert ended.counted("consilium_silos", status="active") == 2
+
+
+def test_a_suspended_silo_is_no_longer_expected(ended: Federation) -> None:
+    assert ended.counted("consilium_silo_connected", silo="south") == 1
+    request = admin_pb2.SuspendSiloRequest(name="south")
+    ended.admin(lambda link: link.admin.SuspendSilo(request))
+    eventually(
+        "no word of south's connection",
+        lambda: 'consilium_silo_connected{silo="south"}' not in ended.metrics_page(),
+    )
+    assert 'consilium_silo_connected{silo="north"} 1.0' in ended.metrics_page()
