@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 import structlog
 
 from coordinator.authority import names_hosts
+from coordinator.brought_leaf import take_leaf
 from coordinator.credentials import Credentials, ServerLeaf, server_files
 from coordinator.metrics import Metrics
 from coordinator.rotation import Authorities
@@ -28,7 +29,15 @@ _LOOK_SECONDS = 2.0
 def ensure_leaf(
     home: CoordinatorHome, settings: CoordinatorSettings, authorities: Authorities, now: datetime
 ) -> str | None:
-    """Makes a new server certificate if the present one no longer serves; says why, None if it does."""
+    """Makes a new server certificate if the present one no longer serves; says why, None if it does.
+
+    With `server_certificate_folder` it is never made here but taken from there; ConfigurationError if what lies
+    there cannot be used.
+    """
+    brought = home.brought(settings)
+    if brought is not None:
+        taken = take_leaf(home, brought, settings, authorities, now)
+        return "another one was brought" if taken else None
     if _unfit(home, settings, authorities, now) is None:
         return None
     # Replicas may share the folder; a key of one beside the certificate of another would serve nobody.
@@ -79,6 +88,7 @@ class Caretaker:
         self._metrics = metrics
         self._clock = clock
         self._authorities = credentials.authorities
+        self._unusable = ""
 
     async def run(self) -> None:
         """Looks until cancelled."""
@@ -94,7 +104,7 @@ class Caretaker:
         credentials = self._credentials
         credentials.refresh()
         self._follow_authorities()
-        why = ensure_leaf(self._home, self._settings, credentials.authorities, self._clock())
+        why = self._look_at_leaf()
         if why is not None:
             credentials.refresh()
             self._metrics.renewals.labels("server").inc()
@@ -114,6 +124,20 @@ class Caretaker:
         self._metrics.server_expiry.set(credentials.leaf.certificate.not_after.timestamp())
         expiry = credentials.authorities.signing.certificate.not_valid_after_utc
         self._metrics.authority_expiry.set(expiry.timestamp())
+
+    def _look_at_leaf(self) -> str | None:
+        """What `ensure_leaf` says; what was brought and cannot be used is told once and changes nothing."""
+        try:
+            why = ensure_leaf(
+                self._home, self._settings, self._credentials.authorities, self._clock()
+            )
+        except ConfigurationError as error:
+            if error.sentence != self._unusable:
+                log.error("server_certificate_refused", sentence=error.sentence, hint=error.hint)
+            self._unusable = error.sentence
+            return None
+        self._unusable = ""
+        return why
 
     def _follow_authorities(self) -> None:
         now = self._credentials.authorities

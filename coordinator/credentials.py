@@ -40,15 +40,19 @@ class ServerLeaf:
     """Signs receipts with this key."""
 
     @classmethod
+    def of(cls, key: bytes, chain: bytes) -> ServerLeaf:
+        """Both as PEM; ValueError or TypeError if they cannot be read or do not belong together."""
+        certified = x509.load_pem_x509_certificate(chain).public_key()
+        if load_pem_private_key(key, None).public_key() != certified:
+            raise ValueError("they do not belong together")
+        return cls(key, chain, read_certificate(chain), Signer(key, chain))
+
+    @classmethod
     def read(cls, folder: Path) -> ServerLeaf:
         """Reads both files; ConfigurationError if one is missing or they do not belong together."""
         key_path, certificate_path = server_files(folder)
         try:
-            key, chain = key_path.read_bytes(), certificate_path.read_bytes()
-            certified = x509.load_pem_x509_certificate(chain).public_key()
-            if load_pem_private_key(key, None).public_key() != certified:
-                raise ValueError("they do not belong together")
-            return cls(key, chain, read_certificate(chain), Signer(key, chain))
+            return cls.of(key_path.read_bytes(), certificate_path.read_bytes())
         except (OSError, ValueError, TypeError) as error:
             raise ConfigurationError(
                 f"The server's key and certificate in {folder} cannot be used: {error}.",

@@ -43,6 +43,8 @@ class CoordinatorSettings(BaseModel):
     """How long a member's certificate is valid; it renews itself at two thirds of that."""
     server_certificate_lifetime: Seconds = 30 * 86400.0
     """How long the server's own certificate is valid; it renews itself at two thirds of that."""
+    server_certificate_folder: str = ""
+    """Where somebody else puts the server's `tls.crt` and `tls.key` and renews them; empty: we make our own."""
     limits: Limits = Limits()
     """How much one caller may ask for; the defaults are far above what an honest one needs."""
 
@@ -75,8 +77,13 @@ class CoordinatorHome:
 
     @property
     def server(self) -> Path:
-        """The server's own key and certificate."""
+        """The key and certificate the server shows."""
         return self.root / "server"
+
+    def brought(self, settings: CoordinatorSettings) -> Path | None:
+        """Where somebody else puts the server's certificate; None if we make it ourselves."""
+        folder = settings.server_certificate_folder
+        return self.root / folder if folder else None
 
     @property
     def admin(self) -> Path:

@@ -17,8 +17,12 @@ from typing import Any
 import pytest
 import typer
 import yaml
+from foreign_leaf import DAY, NOW, Order
 
-from coordinator.settings import CoordinatorSettings
+from coordinator.authority import Authority
+from coordinator.caretaker import ensure_leaf
+from coordinator.rotation import Authorities
+from coordinator.settings import CoordinatorHome, CoordinatorSettings
 from silo_agent.trainer.settings import SiloSettings
 from wire.cli import application
 
@@ -50,12 +54,17 @@ def rendered(chart: str, values: str) -> tuple[Manifest, ...]:
     return tuple(one for one in yaml.safe_load_all(outcome.stdout) if one)
 
 
-def refusal(folder: Path, chart: str, override: str) -> str:
-    """What Helm says of the least values with `override` on top; fails if it takes them."""
+def overridden(folder: Path, chart: str, override: str) -> subprocess.CompletedProcess[str]:
+    """The least values with `override` on top."""
     file = folder / "override.yaml"
     file.write_text(override)
     least = CHARTS / chart / "ci" / f"{LEAST[chart]}-values.yaml"
-    outcome = helm("template", "north", CHARTS / chart, "-f", least, "-f", file)
+    return helm("template", "north", CHARTS / chart, "-f", least, "-f", file)
+
+
+def refusal(folder: Path, chart: str, override: str) -> str:
+    """What Helm says of the least values with `override` on top; fails if it takes them."""
+    outcome = overridden(folder, chart, override)
     assert outcome.returncode != 0, f"{override!r} was taken"
     return outcome.stderr
 
@@ -114,7 +123,9 @@ def test_helm_finds_nothing_wrong(chart: str) -> None:
 @every_values
 def test_kubernetes_takes_every_object(chart: str, values: str) -> None:
     known = [
-        one for one in rendered(chart, values) if "monitoring.coreos.com" not in one["apiVersion"]
+        one
+        for one in rendered(chart, values)
+        if one["apiVersion"].partition("/")[0] not in ("monitoring.coreos.com", "cert-manager.io")
     ]
     check = (
         "import sys, yaml, kubernetes_validate\n"
@@ -190,8 +201,8 @@ def test_selectors_find_their_pods_and_nobody_else(chart: str, values: str) -> N
         assert found == {owner["metadata"]["name"]}
     for service in of_kind(manifests, "Service"):
         selector = {"matchLabels": service["spec"]["selector"]}
-        (found,) = [name for name, has in labels.items() if selects(selector, has)]
-        template = dict(templates(manifests))[found]
+        (behind,) = [name for name, has in labels.items() if selects(selector, has)]
+        template = dict(templates(manifests))[behind]
         offered = {
             port["name"] for one in template["spec"]["containers"] for port in one.get("ports", [])
         }
@@ -238,15 +249,23 @@ def test_the_commands_people_are_told_to_run_exist(text: str) -> None:
         understood(words.split())
 
 
+@pytest.mark.parametrize("chart", ["coordinator", "silo"])
+def test_the_notes_end_in_the_next_three_commands(chart: str) -> None:
+    notes = (CHARTS / chart / "templates" / "NOTES.txt").read_text()
+    told = re.search(r"\nNext:\n((?:  .+\n)+)\n", notes)
+    assert told
+    commands = told[1].splitlines()
+    assert len(commands) == 3
+    assert "helm" in commands[0]
+    assert " test " in commands[0]
+
+
 def test_the_values_of_the_guide_are_taken(tmp_path: Path) -> None:
     blocks = re.findall(r"```yaml\n(.*?)```", (CHARTS.parent / GUIDE).read_text(), re.DOTALL)
     assert len(blocks) >= 4
-    for number, block in enumerate(blocks):
+    for block in blocks:
         chart = "silo" if {"join", "trainer"} & set(yaml.safe_load(block)) else "coordinator"
-        file = tmp_path / f"{number}.yaml"
-        file.write_text(block)
-        least = CHARTS / chart / "ci" / f"{LEAST[chart]}-values.yaml"
-        outcome = helm("template", "north", CHARTS / chart, "-f", least, "-f", file)
+        outcome = overridden(tmp_path, chart, block)
         assert outcome.returncode == 0, (block, outcome.stderr)
 
 
@@ -441,6 +460,8 @@ class TestSilo:
                 "are one claim",
             ),
             ("persistence: {exchange: {existingClaim: patients}}", "for the trainer only"),
+            ("proxy: {url: 'http://p:8080'}", "networkPolicy.proxy.port is 3128"),
+            ("monitoring: {podMonitor: {enabled: true}}", "lets nobody read"),
             ("networkPolicy: {enabled: false}", "the trainer would have a network"),
             ("replicas: 2", "one vote and one ledger"),
             ("trainer: {podLabels: {app.kubernetes.io/component: agent}}", "policies go by it"),
@@ -567,6 +588,71 @@ class TestCoordinator:
         # Of the two hosts one is an address, which needs no resolving.
         assert pod["hostAliases"] == [{"ip": "127.0.0.1", "hostnames": ["coordinator.example.org"]}]
 
+    def test_and_past_the_policy_where_there_is_only_an_address(self, tmp_path: Path) -> None:
+        outcome = overridden(tmp_path, "coordinator", "hosts: [203.0.113.5, c.example.org]")
+        manifests = tuple(yaml.safe_load_all(outcome.stdout))
+        labels = dict(templates(manifests))["north-coordinator"]["metadata"]["labels"]
+        (out,) = policies_for(manifests, labels)["north-coordinator-to-itself"]["egress"]
+        assert out["ports"] == [{"port": 7443}]
+        assert out["to"][0] == {"ipBlock": {"cidr": "203.0.113.5/32"}}
+        assert selects(out["to"][1]["podSelector"], labels)
+
+    @pytest.mark.parametrize(
+        ("values", "issuer"),
+        [
+            ("cert-manager", ("Issuer", "north-coordinator")),
+            ("postgres", ("ClusterIssuer", "heart-authority")),
+        ],
+    )
+    def test_a_certificate_of_cert_manager_is_one_the_coordinator_takes(
+        self, tmp_path: Path, values: str, issuer: tuple[str, str]
+    ) -> None:
+        manifests = rendered("coordinator", values)
+        (asked,) = of_kind(manifests, "Certificate")
+        spec = asked["spec"]
+        assert (spec["issuerRef"]["kind"], spec["issuerRef"]["name"]) == issuer
+        own = {one["metadata"]["name"]: one["spec"] for one in of_kind(manifests, "Issuer")}
+        expected = {"north-coordinator": {"ca": {"secretName": "consilium-authority"}}}
+        assert own == (expected if issuer[0] == "Issuer" else {})
+        assert spec["usages"] == ["digital signature", "server auth"]
+        assert (spec["privateKey"]["algorithm"], spec["privateKey"]["size"]) == ("ECDSA", 256)
+        text = named(manifests, "ConfigMap", "north-coordinator")["data"]["coordinator.yaml"]
+        settings = CoordinatorSettings.model_validate(yaml.safe_load(text))
+        hours = int(spec["duration"].removesuffix("h"))
+        assert hours * 3600 == settings.server_certificate_lifetime
+
+        # As its CA issuer would sign it, found where the pod mounts it.
+        pod = dict(templates(manifests))["north-coordinator"]["spec"]
+        serve = pod["containers"][0]
+        mounts = {mount["mountPath"]: mount for mount in serve["volumeMounts"]}
+        mount = mounts[settings.server_certificate_folder]
+        assert mount["readOnly"] is True
+        assert "subPath" not in mount
+        (volume,) = [one for one in pod["volumes"] if one["name"] == mount["name"]]
+        assert volume["secret"]["secretName"] == spec["secretName"]
+        home = CoordinatorHome(tmp_path / "home")
+        Authority.create(home.authority, settings.consortium, NOW - DAY)
+        Order(
+            names=tuple(spec["dnsNames"]),
+            addresses=tuple(spec["ipAddresses"]),
+            uris=tuple(spec["uris"]),
+        ).bring(tmp_path / "mounted", home.authority)
+        here = settings.model_copy(update={"server_certificate_folder": str(tmp_path / "mounted")})
+        assert ensure_leaf(home, here, Authorities.load(home.authority), NOW)
+
+    def test_a_certificate_made_beforehand_is_mounted_and_nothing_asks_for_one(self) -> None:
+        manifests = rendered("coordinator", "existing")
+        assert not of_kind(manifests, "Certificate", "Issuer")
+        pod = dict(templates(manifests))["consortium"]["spec"]
+        secrets = [one["secret"]["secretName"] for one in pod["volumes"] if "secret" in one]
+        assert secrets == ["consilium-server"]
+        # Its key is for the server alone.
+        init = pod["initContainers"][0]["volumeMounts"]
+        assert "/run/secrets/server" not in {mount["mountPath"] for mount in init}
+        plain = rendered("coordinator", "sqlite")
+        text = named(plain, "ConfigMap", "north-coordinator")["data"]["coordinator.yaml"]
+        assert "server_certificate_folder" not in text
+
     def test_low_ports_come_with_the_sysctl_and_others_without(self) -> None:
         low = dict(templates(rendered("coordinator", "existing")))["consortium"]["spec"]
         assert low["securityContext"]["sysctls"][0]["value"] == "1"
@@ -627,7 +713,25 @@ class TestCoordinator:
                 "monitoring: {serviceMonitor: {enabled: true}, podMonitor: {enabled: true}}",
                 "stored twice",
             ),
-            ("certManager: {enabled: true}", "certManager is not offered"),
+            ("monitoring: {serviceMonitor: {enabled: true}}", "lets nobody read"),
+            ("serverCertificate: {certManager: {enabled: true}}", "needs an issuer"),
+            (
+                "serverCertificate: {certManager: {enabled: true, authoritySecret: x, issuerRef: {name: y}}}",
+                "has one issuer",
+            ),
+            (
+                "serverCertificate: {existingSecret: x, certManager: {enabled: true, authoritySecret: x}}",
+                "shows one certificate",
+            ),
+            (
+                "serverCertificate: {certManager: {authoritySecret: x}}",
+                "but enabled is false",
+            ),
+            (
+                "{settings: {serverCertificateLifetime: 59m}, serverCertificate: {certManager: {enabled: true, authoritySecret: x}}}",
+                "nothing shorter than 1h",
+            ),
+            ("certManager: {enabled: true}", "called serverCertificate.certManager"),
             ("ingress: {enabled: true}", "an Ingress ends TLS"),
             ("replicaCount: 1", "called replicas"),
             ("podLabels: {app.kubernetes.io/name: other}", "policies go by it"),

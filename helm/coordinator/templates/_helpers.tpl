@@ -60,6 +60,31 @@ resources:
     storage: {{ .Values.persistence.size }}
 {{- end -}}
 
+{{/* `hosts` as {names, addresses}. */}}
+{{- define "coordinator.hosts" -}}
+{{- $hosts := dict "names" list "addresses" list -}}
+{{- range .Values.hosts -}}
+{{- $kind := ternary "addresses" "names" (regexMatch "^[0-9.]+$|:" .) -}}
+{{- $_ := set $hosts $kind (append (index $hosts $kind) .) -}}
+{{- end -}}
+{{- toJson $hosts -}}
+{{- end -}}
+
+{{/* The Secret in which the server's certificate is brought; empty if the coordinator makes it. */}}
+{{- define "coordinator.serverSecret" -}}
+{{- with .Values.serverCertificate -}}
+{{- ternary (printf "%s-server" (include "coordinator.fullname" $)) .existingSecret .certManager.enabled -}}
+{{- end -}}
+{{- end -}}
+
+{{/* How long the server's certificate is valid, in hours. */}}
+{{- define "coordinator.serverHours" -}}
+{{- $life := .Values.settings.serverCertificateLifetime -}}
+{{- $unit := regexFind "[a-z]+$" $life -}}
+{{- $seconds := index (dict "ms" 0.001 "s" 1.0 "m" 60.0 "h" 3600.0 "d" 86400.0) $unit -}}
+{{- printf "%g" (divf (mulf (trimSuffix $unit $life | float64) $seconds) 3600.0) -}}
+{{- end -}}
+
 {{/* The "restricted" profile of the Pod Security Standards, and a read-only root. */}}
 {{- define "coordinator.podSecurity" -}}
 runAsNonRoot: true

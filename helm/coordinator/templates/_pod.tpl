@@ -28,11 +28,7 @@ spec:
       - name: net.ipv4.ip_unprivileged_port_start
         value: "1"
     {{- end }}
-  {{- $names := list }}
-  {{- range .Values.hosts }}
-  {{- if not (regexMatch "^[0-9.]+$|:" .) }}{{ $names = append $names . }}{{ end }}
-  {{- end }}
-  {{- with $names }}
+  {{- with (include "coordinator.hosts" . | fromJson).names }}
   # An admin's commands by `kubectl exec` dial the coordinator by its name; here that is the pod itself, and no policy has to let it out.
   hostAliases:
     - ip: 127.0.0.1
@@ -116,6 +112,12 @@ spec:
           mountPath: /var/lib/consilium/coordinator/coordinator.yaml
           subPath: coordinator.yaml
           readOnly: true
+        {{- if include "coordinator.serverSecret" . }}
+        # The whole Secret, no subPath: that is what follows a renewal.
+        - name: server-certificate
+          mountPath: /run/secrets/server
+          readOnly: true
+        {{- end }}
   volumes:
     {{- if or .Values.database.url .Values.persistence.existingClaim }}
     - name: home
@@ -128,6 +130,12 @@ spec:
     - name: tmp
       emptyDir:
         sizeLimit: {{ .Values.tmpSize }}
+    {{- with include "coordinator.serverSecret" . }}
+    - name: server-certificate
+      secret:
+        secretName: {{ . }}
+        defaultMode: 0440
+    {{- end }}
     {{- if .Values.database.tls.existingSecret }}
     - name: database-authority
       secret:

@@ -12,6 +12,9 @@ database: {{ .Values.database.url | quote }}
 lease: {{ .Values.settings.lease }}
 certificate_lifetime: {{ .Values.settings.certificateLifetime }}
 server_certificate_lifetime: {{ .Values.settings.serverCertificateLifetime }}
+{{- if include "coordinator.serverSecret" . }}
+server_certificate_folder: /run/secrets/server
+{{- end }}
 {{- with .Values.settings.limits }}
 limits:
   {{- toYaml . | nindent 2 }}
