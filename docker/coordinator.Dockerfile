@@ -1,0 +1,51 @@
+# The consortium's service: no learner library, no code of a hospital.
+ARG BASE=docker.io/library/python:3.11-slim-bookworm
+
+# Dependencies before code: this stage changes with the pins only.
+FROM ${BASE} AS dependencies
+ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore
+WORKDIR /build
+COPY docker/requirements/coordinator.txt ./
+RUN python3 -m venv --without-pip /opt/consilium \
+    && pip --python /opt/consilium/bin/python install --no-compile --no-deps --only-binary :all: -r coordinator.txt \
+    && pip --python /opt/consilium/bin/python check
+COPY docker/finish.py ./
+RUN python3 finish.py /opt/consilium
+
+FROM dependencies AS code
+COPY docker/requirements/build.txt ./
+RUN pip install --no-deps --only-binary :all: -r build.txt
+COPY pyproject.toml README.md LICENSE ./
+COPY wire wire
+COPY coordinator coordinator
+RUN pip wheel --no-deps --no-build-isolation --wheel-dir wheels . \
+    && pip --python /opt/consilium/bin/python install --no-compile --no-deps --no-index --no-warn-script-location --root /code wheels/*.whl \
+    && python3 finish.py /code/opt/consilium
+
+FROM ${BASE}
+# What a shell inside could install more with.
+RUN rm -rf /usr/local/bin/pip* /usr/local/bin/wheel /usr/bin/pip* /usr/bin/wheel \
+        /usr/local/lib/python3.11/ensurepip /usr/lib/python3.11/ensurepip \
+        /usr/local/lib/python3.11/site-packages/* /usr/lib/python3/dist-packages/* \
+    && echo "consilium:x:10001:" >> /etc/group \
+    && echo "consilium:x:10001:10001::/tmp:/usr/sbin/nologin" >> /etc/passwd \
+    && install --directory --owner 10001 --group 10001 --mode 0700 /var/lib/consilium /var/lib/consilium/coordinator
+COPY --from=dependencies /opt/consilium /opt/consilium
+COPY --from=code /code/opt/consilium /opt/consilium
+ENV PATH=/opt/consilium/bin:$PATH \
+    PYTHONDONTWRITEBYTECODE=1 \
+    PYTHONUNBUFFERED=1 \
+    HOME=/tmp \
+    CONSILIUM_HOME=/var/lib/consilium/coordinator
+WORKDIR /var/lib/consilium
+USER 10001:10001
+# Members (mutual TLS), enrolment, metrics.
+EXPOSE 7443 7444 9464
+STOPSIGNAL SIGTERM
+HEALTHCHECK --interval=30s --timeout=10s --start-period=5m --retries=6 CMD ["consilium", "coordinator", "probe"]
+ENTRYPOINT ["consilium"]
+CMD ["coordinator", "serve"]
+# Version, revision and source are given by `make images`: not every engine's cache notices a build argument in a LABEL.
+LABEL org.opencontainers.image.title="Consilium coordinator" \
+      org.opencontainers.image.description="Counts the votes of a consortium of hospitals" \
+      org.opencontainers.image.licenses="Apache-2.0"
