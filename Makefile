@@ -6,9 +6,10 @@ SEED ?= 1
 SILOS ?= 20
 ROUNDS ?= 200
 HELM ?= helm
+CONTAINERS ?= docker
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-system charts charts-files lint protos bench soak experiments clean
+.PHONY: help demo test test-system charts charts-files images images-gpu lint protos bench soak experiments clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -54,6 +55,24 @@ charts-files: ## Copy alerts and dashboards into the charts, which read nothing 
 	@for chart in coordinator silo; do \
 		cp docker/prometheus/alerts.yaml helm/$$chart/files/ && rm -rf helm/$$chart/files/dashboards \
 		&& if [ -d docker/grafana/dashboards ]; then cp -r docker/grafana/dashboards helm/$$chart/files/; fi; done
+
+# docker and podman take flags; a script around one of them takes TAG FILE CONTEXT and then flags.
+# Optional: BASE, the base image from a mirror or by digest; SOURCE, where this code can be read; BUILD_ARGS, more flags for the engine.
+VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+REVISION = $(shell git describe --always --dirty --abbrev=40 2>/dev/null)
+label = $(if $(2),--label org.opencontainers.image.$(1)=$(2))
+image = nice $(CONTAINERS) build $(if $(filter docker podman,$(notdir $(lastword $(CONTAINERS)))), \
+	--tag consilium-$(1):$(VERSION) --file docker/$(2).Dockerfile .,consilium-$(1):$(VERSION) docker/$(2).Dockerfile .) \
+	$(call label,version,$(VERSION)) $(call label,revision,$(REVISION)) $(call label,source,$(SOURCE)) $(if $(BASE),--build-arg BASE=$(BASE)) $(3) $(BUILD_ARGS)
+
+images images-gpu: export SOURCE_DATE_EPOCH = $(shell git log -1 --format=%ct 2>/dev/null)
+images: ## Build coordinator, agent and trainer (CONTAINERS=docker, BASE, SOURCE)
+	$(call image,coordinator,coordinator)
+	$(call image,agent,agent)
+	$(call image,trainer,trainer,$(if $(TORCH_INDEX),--build-arg TORCH_INDEX=$(TORCH_INDEX)))
+
+images-gpu: ## Build the trainer for CUDA; several GB, never part of `make images`
+	$(call image,trainer-gpu,trainer,--build-arg FLAVOUR=trainer-gpu --build-arg TORCH_INDEX=https://pypi.org/simple)
 
 lint: $(VENV)/.dev ## ruff, mypy --strict, import contracts, buf lint, fresh stubs
 	$(BIN)/ruff format --check .

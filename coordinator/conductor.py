@@ -10,7 +10,6 @@ from time import perf_counter
 import structlog
 
 from coordinator.closing import close_round
-from coordinator.consensus import release_of
 from coordinator.metrics import Metrics
 from coordinator.news import News, Topic
 from coordinator.rounds import Close, Extend, Pause, Round, Wait, decide
@@ -72,7 +71,6 @@ class Conductor:
 
     async def _conduct(self, task: TaskRecord) -> float | None:
         current = task.open_round
-        self._observe(task)
         if task.status is not TaskStatus.RUNNING or current is None:
             return None
         now = self._clock()
@@ -111,14 +109,11 @@ class Conductor:
         # Ballots too: the conductors of other replicas have a new deadline to watch.
         self._news.announce(Topic.TASKS, Topic.BALLOTS)
         closed = after.latest
-        rows = max(1, task.definition.rows)
         self._metrics.close_seconds.observe(perf_counter() - started)
         self._metrics.rounds_closed.labels(task.name, str(decision.by)).inc()
         self._metrics.round_seconds.labels(task.name).observe(
             (closed.closed_at - closed.opened_at).total_seconds()
         )
-        self._metrics.churn.labels(task.name).set(closed.changed_rows / rows)
-        self._metrics.abstention.labels(task.name).set(closed.abstained_rows / rows)
         log.info(
             "round_closed",
             task=task.name,
@@ -130,16 +125,3 @@ class Conductor:
             status=str(after.status),
         )
         return True
-
-    def _observe(self, task: TaskRecord) -> None:
-        current = task.open_round if task.status is TaskStatus.RUNNING else None
-        self._metrics.round_open.labels(task.name).set(current.number if current else 0)
-        self._metrics.votes_received.labels(task.name).set(len(current.voted) if current else 0)
-        self._metrics.votes_expected.labels(task.name).set(len(current.expected) if current else 0)
-        self._metrics.deadline.labels(task.name).set(
-            current.closes_at.timestamp() if current else 0
-        )
-        release = release_of(task.definition)
-        published = task.latest.number if task.latest else 0
-        each = release.pure_epsilon if release else 0.0
-        self._metrics.party_epsilon.labels(task.name).set(published * each)

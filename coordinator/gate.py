@@ -9,7 +9,7 @@ import ipaddress
 import secrets
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import aclosing, asynccontextmanager
+from contextlib import AbstractContextManager, aclosing, asynccontextmanager, nullcontext
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, Never, TypeAlias, cast
@@ -38,6 +38,7 @@ Admit = Callable[[Identity, str], Awaitable[None]]
 # grpc's classes are generic only in its type stubs, hence the quotes.
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
+Answering: TypeAlias = Callable[[str, Context], AbstractContextManager[None]]
 
 # Who may call what, by the beginning of the full method name; what is not listed is closed to all.
 SERVICE_TABLE: Final[Mapping[str, Admitted]] = {
@@ -65,8 +66,9 @@ class Gate(grpc.aio.ServerInterceptor):
     """Admits callers by a role table and turns refusals into gRPC statuses.
 
     `admit(identity, fingerprint)` raises Refusal for a caller the store does not (or no longer) accept;
-    `on_refusal(code, method)` hears of every refused or failed call. `turnstile` counts calls; `silence` is how
-    many seconds a caller's next message may take.
+    `on_refusal(code, method)` hears of every refused or failed call, and `answering(method, context)` is entered for
+    as long as any call lasts. `turnstile` limits calls; `silence` is how many seconds a caller's next message may
+    take.
     """
 
     def __init__(
@@ -79,6 +81,7 @@ class Gate(grpc.aio.ServerInterceptor):
         turnstile: Turnstile | None = None,
         silence: float = Limits().silence,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        answering: Answering = lambda method, context: nullcontext(),
     ) -> None:
         self._table = table
         self._admit = admit
@@ -87,6 +90,7 @@ class Gate(grpc.aio.ServerInterceptor):
         self._turnstile = turnstile or Turnstile.for_members(Limits(), time.monotonic)
         self._silence = silence
         self._clock = clock
+        self._answering = answering
         self._lines = Buckets(LOG_LINES, time.monotonic)
 
     async def intercept_service(
@@ -107,18 +111,20 @@ class Gate(grpc.aio.ServerInterceptor):
         behaviour, rebuild = _parts(handler)
 
         async def answer(pieces: AsyncIterator[Piece], context: Context) -> Any:
-            async with self._admitted(method, context, pieces) as upload:
-                request = upload if handler.request_streaming else await upload.only()
-                return await behaviour(request, context)
+            with self._answering(method, context):
+                async with self._admitted(method, context, pieces) as upload:
+                    request = upload if handler.request_streaming else await upload.only()
+                    return await behaviour(request, context)
 
         async def stream(
             pieces: AsyncIterator[Piece], context: Context
         ) -> AsyncGenerator[Any, None]:
-            async with self._admitted(method, context, pieces) as upload:
-                request = upload if handler.request_streaming else await upload.only()
-                async with aclosing(behaviour(request, context)) as responses:
-                    async for response in responses:
-                        yield response
+            with self._answering(method, context):
+                async with self._admitted(method, context, pieces) as upload:
+                    request = upload if handler.request_streaming else await upload.only()
+                    async with aclosing(behaviour(request, context)) as responses:
+                        async for response in responses:
+                            yield response
 
         # A method that streams by `context.write` is a plain coroutine, like one that answers once.
         wrapped = stream if inspect.isasyncgenfunction(behaviour) else answer

@@ -18,6 +18,7 @@ import structlog
 from coordinator.bell import Bell
 from coordinator.store import CHANNEL, Store
 from coordinator.store_thread import StoreThread
+from wire.errors import COORDINATOR_STOPPING, Refusal
 
 log = structlog.get_logger()
 
@@ -43,6 +44,7 @@ class News:
         self._origin = secrets.token_hex(8)
         self._unsent: set[Topic] = set()
         self._sending = asyncio.Event()
+        self._ended = False
         self.tasks = Bell()
         """Rung for `Topic.TASKS`."""
         self.ballots = Bell()
@@ -54,6 +56,16 @@ class News:
         if self._store.shared:
             self._unsent.update(topics)
             self._sending.set()
+
+    def end(self) -> None:
+        """This replica is about to stop: wakes everyone who waits here, for the last time."""
+        self._ended = True
+        self._ring(*Topic)
+
+    def require_more(self) -> None:
+        """COORDINATOR_STOPPING if there will be no more news here: one should wait elsewhere."""
+        if self._ended:
+            raise Refusal(COORDINATOR_STOPPING)
 
     async def run(self) -> None:
         """Exchanges news with the other replicas until cancelled; returns at once if there can be none."""

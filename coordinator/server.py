@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import time
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from wsgiref.simple_server import WSGIServer
 
 import grpc
 import structlog
 from grpc_health.v1 import health, health_pb2_grpc
 from prometheus_client import CollectorRegistry, start_http_server
-from prometheus_client.gc_collector import GCCollector
-from prometheus_client.platform_collector import PlatformCollector
-from prometheus_client.process_collector import ProcessCollector
 
 from coordinator.board import Board
 from coordinator.caretaker import Caretaker, ensure_leaf
@@ -25,8 +22,10 @@ from coordinator.conductor import Conductor
 from coordinator.credentials import Credentials
 from coordinator.desk import Desk
 from coordinator.gate import ENROLMENT_TABLE, SERVICE_TABLE, Admitted, Gate
-from coordinator.metrics import AgreementCollector, Metrics, SiloCollector
+from coordinator.metrics import Metrics
+from coordinator.metrics_page import StoreCollector, glance
 from coordinator.news import News
+from coordinator.probe import WHO
 from coordinator.rate_limit import LOG_LINES, Buckets, Turnstile
 from coordinator.rotation import Authorities
 from coordinator.services.admin import AdminServicer
@@ -45,29 +44,29 @@ from wire.consilium.v1 import (
     registry_pb2_grpc,
     rounds_pb2_grpc,
 )
+from wire.ending import DRAIN_SECONDS, stop_asked
 from wire.errors import ConfigurationError
 from wire.grpc_log import HandshakeLog, HandshakeRefusal, handshakes_are_logged
+from wire.health import Health, socket_of, telling
 from wire.identity import Identity
 from wire.public_file import ExtractorFolder, PublicSetFolder
 
 log = structlog.get_logger()
 
-_DRAIN_SECONDS = 5.0
+# Of the time to drain; the rest is for what is in the store's threads.
+_GRACE = 0.8
 _UPLOAD_PATIENCE = timedelta(days=1)
 
 
-async def serve(home: CoordinatorHome) -> None:
-    """Serves until SIGTERM or SIGINT, then lets calls under way finish."""
+async def serve(home: CoordinatorHome, drain: float = DRAIN_SECONDS) -> None:
+    """Serves until SIGTERM or SIGINT, then lets calls under way finish within `drain` seconds."""
     settings = home.settings()
     registry = CollectorRegistry()
-    for collector in (ProcessCollector, PlatformCollector, GCCollector):
-        collector(registry=registry)
     metrics = Metrics(registry)
     if not handshakes_are_logged(os.environ):
         log.warning("handshakes_not_counted", hint="GRPC_VERBOSITY hides refused handshakes")
     desk = build_desk(home, settings, metrics)
-    registry.register(SiloCollector(desk.store.silos.all, desk.clock))
-    registry.register(AgreementCollector(desk.store.tasks.agreements, desk.clock))
+    registry.register(StoreCollector(partial(glance, desk.store), desk.clock))
     lines = Buckets(LOG_LINES, time.monotonic)
     with HandshakeLog(lambda reason: _count_handshake(metrics, lines, reason)):
         limits = settings.limits
@@ -107,9 +106,12 @@ async def serve(home: CoordinatorHome) -> None:
             metrics=f"{settings.metrics_listen}:{settings.metrics_port}",
             authority=desk.authority.fingerprint,
         )
-        await _stop_signal()
-        log.info("coordinator_stopping", drain_seconds=_DRAIN_SECONDS)
-        await asyncio.gather(main.stop(_DRAIN_SECONDS), enrolment.stop(_DRAIN_SECONDS))
+        stopping = asyncio.Event()
+        async with telling(socket_of(home.root, WHO), Health({"": lambda: not stopping.is_set()})):
+            await stop_asked(drain)
+            stopping.set()
+            log.info("coordinator_stopping", drain_seconds=drain)
+            await _close_doors(desk, main, enrolment, grace=drain * _GRACE)
         for work in background:
             work.cancel()
         await asyncio.gather(*background, return_exceptions=True)
@@ -137,7 +139,7 @@ def build_desk(home: CoordinatorHome, settings: CoordinatorSettings, metrics: Me
         # Another replica may be receiving a file into the same folder.
         uploads.discard_unfinished(clock() - _UPLOAD_PATIENCE if store.shared else None)
     _check_content(store, folder, extractors)
-    in_store = StoreThread(shared=store.shared)
+    in_store = StoreThread(shared=store.shared, metrics=metrics.store)
     news = News(store, in_store)
     return Desk(
         settings=settings,
@@ -192,7 +194,14 @@ def _server(
     def count(code: str, method: str) -> None:
         desk.metrics.refusals.labels(code).inc()
 
-    gate = Gate(table, admit, count, turnstile=turnstile, silence=limits.silence)
+    gate = Gate(
+        table,
+        admit,
+        count,
+        turnstile=turnstile,
+        silence=limits.silence,
+        answering=desk.metrics.calls.answering,
+    )
     patience = replace(patience, handshake_seconds=limits.handshake, silence_seconds=limits.silence)
     server = grpc.aio.server(interceptors=[gate], options=server_options(patience))
     servicer = health.aio.HealthServicer()
@@ -236,9 +245,10 @@ def _count_handshake(metrics: Metrics, lines: Buckets, reason: HandshakeRefusal)
         log.warning("tls_handshake_refused", reason=str(reason))
 
 
-async def _stop_signal() -> None:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    await stop.wait()
+async def _close_doors(desk: Desk, *servers: grpc.aio.Server, grace: float) -> None:
+    """Takes no more calls, ends the streams that have no end, waits `grace` seconds for the others."""
+    closing = asyncio.gather(*(server.stop(grace) for server in servers))
+    # The doors first, so that whoever was watching comes back by another one.
+    await asyncio.sleep(0)
+    desk.news.end()
+    await closing

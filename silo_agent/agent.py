@@ -22,6 +22,7 @@ from silo_agent.renewal import Renewal
 from silo_agent.together import together
 from silo_agent.trainer_link import TrainerLink
 from silo_agent.voting import TaskWorker
+from wire import __version__
 from wire.consilium.v1 import rounds_pb2, trainer_pb2
 from wire.errors import (
     CERTIFICATE_EXPIRED,
@@ -32,10 +33,12 @@ from wire.errors import (
     SILO_UNKNOWN,
     TLS_REFUSED,
     UNREACHABLE,
+    VERSION_TOO_OLD,
     WRONG_ROLE,
     ConsiliumError,
     Refusal,
 )
+from wire.releases import advice
 
 log = structlog.get_logger()
 
@@ -47,6 +50,7 @@ _FATAL = (
     SILO_REVOKED,
     SILO_UNKNOWN,
     TLS_REFUSED,
+    VERSION_TOO_OLD,
     WRONG_ROLE,
 )
 
@@ -85,14 +89,14 @@ class Agent:
         self._options = options or AgentOptions()
         self._workers: dict[str, TaskWorker] = {}
         self._work: list[asyncio.Task[None]] = []
-        self._revision = 0
 
     async def run(self) -> None:
         """Takes part until cancelled; raises the refusal that ends it for good."""
         described = await self._trainer.wait_ready()
         isolation = trainer_pb2.Isolation.Name(described.isolation).removeprefix("ISOLATION_")
         log.info("trainer_found", isolation=isolation.lower(), note=described.isolation_note)
-        self._metrics.privacy.show(described.standing)
+        self._metrics.belongs_to(self._link.identity.name)
+        self._metrics.trainer_found(described)
         try:
             await self._stay_connected()
         finally:
@@ -135,7 +139,8 @@ class Agent:
         raise AssertionError("both loops are endless")
 
     async def _watch(self, opened: asyncio.Event) -> None:
-        async with aclosing(self._link.watch(self._instance, self._revision, opened.set)) as states:
+        # From the beginning: behind a new connection may stand a coordinator restored from a backup.
+        async with aclosing(self._link.watch(self._instance, 0, opened.set)) as states:
             async for state in states:
                 name = state.definition.name
                 if name not in self._workers:
@@ -145,7 +150,6 @@ class Agent:
                     self._workers[name] = worker
                     self._work.append(asyncio.create_task(worker.run()))
                 self._workers[name].hear(state)
-                self._revision = max(self._revision, state.revision)
         raise Refusal(
             UNREACHABLE,
             address=self._link.identity.coordinator_address,
@@ -155,6 +159,9 @@ class Agent:
     async def _heartbeats(self, opened: asyncio.Event) -> None:
         await opened.wait()
         log.info("connected", coordinator=self._link.identity.coordinator_address)
+        sentence, hint = advice(__version__, self._link.coordinator_version)
+        if sentence:
+            log.warning("releases_differ", sentence=sentence, hint=hint)
         self._metrics.connected.set(1)
         while True:
             sent = self._clock.local()

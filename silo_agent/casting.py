@@ -66,6 +66,16 @@ class BallotBox:
         log.info("ballot_cast", task=task, round=number, bytes=len(ballot), digest=digest)
         return ACCEPTED
 
+    async def held(self, task: str, number: int) -> bool:
+        """True if the coordinator holds our ballot of a round."""
+        try:
+            await self._link.receipt(task, number)
+        except Refusal as refusal:
+            if not refusal.is_a(RECEIPT_UNKNOWN):
+                raise
+            return False
+        return True
+
     async def claim(self, task: str, open_round: int) -> set[int]:
         """Asks for receipts whose way here was cut off; the rounds whose ballots are in after all.
 

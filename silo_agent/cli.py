@@ -18,8 +18,10 @@ from silo_agent.home import SiloHome
 from silo_agent.home_option import Home
 from silo_agent.running import RunOptions, run_agent
 from silo_agent.traffic import Direction
+from wire.ending import DRAIN_SECONDS, Drain, ends_early
 from wire.enrolment import join as redeem
 from wire.errors import ConfigurationError
+from wire.identity import IdentityFiles
 from wire.join_token import JoinToken
 from wire.logs import configure_logs
 from wire.proxy import PROXY_VARIABLE, read_proxy
@@ -39,7 +41,10 @@ ProxySetting = Annotated[
     ),
 ]
 MetricsPort = Annotated[
-    int, typer.Option(help="Serve metrics on this loopback port; 0 for none.", min=0, max=65535)
+    int, typer.Option(help="Serve metrics on this port; 0 for none.", min=0, max=65535)
+]
+MetricsListen = Annotated[
+    str, typer.Option(help="Address of the metrics page, which has no authentication.")
 ]
 LeasePatience = Annotated[
     float, typer.Option(help="Seconds to wait for a stale lease of another agent.", min=0)
@@ -51,9 +56,18 @@ def join(
     token: Annotated[str, typer.Argument(help="What `consilium silo register` printed, or @FILE.")],
     home: Home,
     proxy: ProxySetting = "",
+    if_missing: Annotated[
+        bool, typer.Option("--if-missing", help="Keep an identity that is there; leave the token.")
+    ] = False,
 ) -> None:
     """Make a key here, redeem the token, store the certificate."""
-    folder, via = SiloHome(home).identity, read_proxy(proxy)
+    folder = SiloHome(home).identity
+    if if_missing and (held := _held(folder)):
+        console.print(
+            f"Joined [bold]{held.consortium}[/] as [bold]{held.name}[/] before; it is kept so."
+        )
+        return
+    via = read_proxy(proxy)
     enrolled = asyncio.run(redeem(_token_line(token), folder, lambda: datetime.now(UTC), proxy=via))
     files = enrolled.files
     console.print(
@@ -95,24 +109,46 @@ def doctor(
 def run(
     home: Home,
     metrics_port: MetricsPort = 0,
+    metrics_listen: MetricsListen = "127.0.0.1",
     lease_patience: LeasePatience = 60.0,
+    drain: Drain = DRAIN_SECONDS,
     proxy: ProxySetting = "",
     log_level: LogLevel = "info",
 ) -> None:
     """Take part: agent and trainer, each a process of its own. Safe to kill at any moment."""
-    _run(home, RunOptions(True, metrics_port, log_level, lease_patience, read_proxy(proxy)))
+    options = RunOptions(
+        with_trainer=True,
+        metrics_port=metrics_port,
+        metrics_listen=metrics_listen,
+        log_level=log_level,
+        lease_patience=lease_patience,
+        drain=drain,
+        proxy=read_proxy(proxy),
+    )
+    _run(home, options)
 
 
 @agent.command()
 def relay(
     home: Home,
     metrics_port: MetricsPort = 0,
+    metrics_listen: MetricsListen = "127.0.0.1",
     lease_patience: LeasePatience = 60.0,
+    drain: Drain = DRAIN_SECONDS,
     proxy: ProxySetting = "",
     log_level: LogLevel = "info",
 ) -> None:
     """Run the network side alone, where the trainer has a container of its own."""
-    _run(home, RunOptions(False, metrics_port, log_level, lease_patience, read_proxy(proxy)))
+    options = RunOptions(
+        with_trainer=False,
+        metrics_port=metrics_port,
+        metrics_listen=metrics_listen,
+        log_level=log_level,
+        lease_patience=lease_patience,
+        drain=drain,
+        proxy=read_proxy(proxy),
+    )
+    _run(home, options)
 
 
 @agent.command()
@@ -153,7 +189,16 @@ def _token_line(token: str) -> str:
         raise ConfigurationError(f"{token[1:]} cannot be read: {error}.") from None
 
 
+def _held(folder: Path) -> IdentityFiles | None:
+    """The identity in a folder, if there is one that can be used."""
+    try:
+        return IdentityFiles.load(folder)
+    except ConfigurationError:
+        return None
+
+
 def _run(home: Path, options: RunOptions) -> None:
+    ends_early()
     configure_logs(options.log_level)
     # gRPC would otherwise be cancelled in the middle of `leave`.
     try:

@@ -20,6 +20,7 @@ from wire.errors import CERTIFICATE_SUPERSEDED, CONTENT_CORRUPT, MESSAGE_MALFORM
 from wire.identity import IdentityFiles
 from wire.proxy import Proxy
 from wire.public_file import PublicFolder
+from wire.releases import VERSION_KEY
 
 CALL_SECONDS = 60.0
 
@@ -59,6 +60,8 @@ class CoordinatorLink:
         self._line = Line(identity, proxy)
         self.ballots_held = 0
         """Ballots of this silo the coordinator says it has, over all tasks."""
+        self.coordinator_version = ""
+        """What the coordinator runs, as it said when the watch was opened."""
 
     @property
     def identity(self) -> IdentityFiles:
@@ -96,7 +99,8 @@ class CoordinatorLink:
                 async with line.busy():
                     call = line.until_retired(line.rounds.Watch(request))
                     # Sent as soon as the lease is granted; empty if the call failed before that.
-                    await call.initial_metadata()
+                    told = dict(await call.initial_metadata() or ())
+                    self.coordinator_version = str(told.get(VERSION_KEY, ""))
                     if not call.done():
                         opened()
                     async for response in call:

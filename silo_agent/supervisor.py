@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import sys
 from asyncio.subprocess import Process
+from contextlib import suppress
 from pathlib import Path
 
 import structlog
@@ -17,11 +19,12 @@ from wire.proxy import without_proxy
 
 log = structlog.get_logger()
 
-_STOP_SECONDS = 10.0
+# Of the time to drain, what the trainer may not use up: its own end, and the agent's.
+_RESERVE_SECONDS = 2.0
 
 
-async def keep_trainer(home: Path, link: TrainerLink, log_level: str) -> None:
-    """Runs the trainer until cancelled; raises if it cannot even start."""
+async def keep_trainer(home: Path, link: TrainerLink, log_level: str, drain: float) -> None:
+    """Runs the trainer until cancelled, then lets it finish within `drain` seconds; raises if it cannot even start."""
     backoff, was_ready = Backoff(first=0.5), False
     while True:
         process = await asyncio.create_subprocess_exec(
@@ -35,13 +38,17 @@ async def keep_trainer(home: Path, link: TrainerLink, log_level: str) -> None:
             log_level,
             "--follow-parent",
             str(os.getpid()),
+            "--drain",
+            str(max(0.0, drain - _RESERVE_SECONDS)),
+            # A group of its own, so that whatever it starts can be ended with it.
+            process_group=0,
             env=without_proxy(os.environ),
         )
         try:
             was_ready = await _became_ready(process, link) or was_ready
             code = await process.wait()
         finally:
-            await _stop(process)
+            await _stop(process, drain)
         if not was_ready:
             raise ConfigurationError(
                 f"The trainer ended with status {code} before it was ready.",
@@ -63,12 +70,11 @@ async def _became_ready(process: Process, link: TrainerLink) -> bool:
     return False
 
 
-async def _stop(process: Process) -> None:
-    if process.returncode is not None:
-        return
-    process.terminate()
-    try:
-        await asyncio.wait_for(process.wait(), _STOP_SECONDS)
-    except TimeoutError:
-        process.kill()
-        await process.wait()
+async def _stop(process: Process, seconds: float) -> None:
+    if process.returncode is None:
+        process.terminate()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(process.wait(), seconds)
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    await process.wait()

@@ -78,12 +78,13 @@ class TrainerLink:
         async with self._translating():
             return await self._stub.Vote(request)
 
-    async def finish(self, digest: str, consensus: trainer_pb2.ConsensusLabels | None) -> None:
+    async def finish(
+        self, digest: str, consensus: trainer_pb2.ConsensusLabels | None
+    ) -> trainer_pb2.FinishResponse:
         """Has the final model trained and kept."""
+        request = trainer_pb2.FinishRequest(task_digest=digest, consensus=consensus)
         async with self._translating():
-            await self._stub.Finish(
-                trainer_pb2.FinishRequest(task_digest=digest, consensus=consensus)
-            )
+            return await self._stub.Finish(request)
 
     @asynccontextmanager
     async def _translating(self) -> AsyncIterator[None]:

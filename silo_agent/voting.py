@@ -62,10 +62,11 @@ class TaskWorker:
         self._state = task_pb2.TaskState()
         self._news = asyncio.Event()
         self._prepared = ""
-        self._done_round = 0
+        self._done: dict[int, str] = {}
         self._finished = False
         self._held_up = ""
         self._consensus: trainer_pb2.ConsensusLabels | None = None
+        self._heard = (0, "")
         self.activity = rounds_pb2.ACTIVITY_IDLE
 
     def hear(self, state: task_pb2.TaskState) -> None:
@@ -80,7 +81,7 @@ class TaskWorker:
             await self._news.wait()
             # A trainer that is being started again is waited for here, where the state stays fresh; a failed
             # call would be tried again later and later.
-            await self._trainer.wait_ready()
+            self._metrics.trainer_found(await self._trainer.wait_ready())
             self._news.clear()
             try:
                 await self._attempt(self._state)
@@ -149,7 +150,7 @@ class TaskWorker:
     async def _act(self, state: task_pb2.TaskState) -> None:
         if state.status in (task_pb2.TASK_STATUS_RUNNING, task_pb2.TASK_STATUS_FINISHED):
             name, number = state.definition.name, state.open_round.number
-            self._done_round = max({self._done_round, *await self._box.claim(name, number)})
+            self._done |= dict.fromkeys(await self._box.claim(name, number), ACCEPTED)
         if state.status == task_pb2.TASK_STATUS_RUNNING:
             await self._vote(state)
         elif state.status == task_pb2.TASK_STATUS_FINISHED and not self._finished:
@@ -161,10 +162,12 @@ class TaskWorker:
     async def _vote(self, state: task_pb2.TaskState) -> None:
         name, number = state.definition.name, state.open_round.number
         silo = self._link.identity.name
-        if number <= self._done_round or silo not in state.open_round.expected:
+        if silo not in state.open_round.expected:
             return
         if silo in state.open_round.voted:
-            self._done_round = number
+            self._done[number] = ACCEPTED
+            return
+        if number in self._done and not await self._forgotten(name, number):
             return
         await self._prepare(state)
         consensus = await self._latest_consensus(state)
@@ -177,11 +180,22 @@ class TaskWorker:
         finally:
             self.activity = rounds_pb2.ACTIVITY_IDLE
         self._metrics.privacy.show(ballot.standing, name)
+        self._metrics.training.show(ballot, name)
         if ballot.abstained:
             log.warning("budget_spent", task=name, round=number, sentence=ballot.abstained)
         outcome = await self._cast(state, number, ballot)
         self._metrics.ballots.labels(name, outcome).inc()
-        self._done_round = number
+        self._done[number] = outcome
+
+    async def _forgotten(self, task: str, number: int) -> bool:
+        """True if the coordinator no longer holds a ballot it accepted: it was restored from a backup.
+
+        The trainer then hands out the identical ballot again. A ballot that was refused stays refused.
+        """
+        if self._done[number] != ACCEPTED or await self._box.held(task, number):
+            return False
+        log.warning("ballot_forgotten", task=task, round=number)
+        return True
 
     async def _cast(
         self, state: task_pb2.TaskState, number: int, ballot: trainer_pb2.VoteResponse
@@ -210,9 +224,10 @@ class TaskWorker:
         consensus = await self._latest_consensus(state)
         self.activity = rounds_pb2.ACTIVITY_TRAINING
         try:
-            await self._trainer.finish(state.digest, consensus)
+            kept = await self._trainer.finish(state.digest, consensus)
         finally:
             self.activity = rounds_pb2.ACTIVITY_IDLE
+        self._metrics.training.show(kept, state.definition.name)
         self._finished = True
         log.info("task_finished", task=state.definition.name, reason=state.reason)
 
@@ -257,7 +272,8 @@ class TaskWorker:
         if not state.HasField("consensus"):
             return None
         wanted = state.consensus.round
-        if self._consensus is None or self._consensus.round != wanted:
+        # The digest, too: a coordinator restored from a backup may form another one in the same round.
+        if self._consensus is None or self._heard != (wanted, state.consensus.digest):
             fetched = await self._link.consensus(state.definition.name, wanted)
             crash_point("consensus-fetched")
             self._audit.record(
@@ -270,4 +286,5 @@ class TaskWorker:
             )
             self._metrics.bytes.labels("in", "consensus").inc(len(fetched.data))
             self._consensus = trainer_pb2.ConsensusLabels(round=wanted, data=fetched.data)
+            self._heard = (wanted, state.consensus.digest)
         return self._consensus

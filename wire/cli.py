@@ -15,7 +15,10 @@ GROUP = "consilium.commands"
 
 
 def application(arguments: list[str]) -> typer.Typer:
-    """The command line; loads only the room that `arguments` name, all of them for help and completion."""
+    """The command line; loads only the room that `arguments` name, all of them for help and completion.
+
+    A command that has an entry of its own, as `agent.probe` has, is loaded without the rest of its room.
+    """
     app = typer.Typer(
         name="consilium",
         help="Hospitals learn together and give nothing away but votes.",
@@ -34,12 +37,13 @@ def application(arguments: list[str]) -> typer.Typer:
 
     rooms = sorted(entry_points(group=GROUP), key=lambda point: (_rank(point), point.name))
     named = [point for point in rooms if arguments and _parent(point) == arguments[0]]
+    alone = [point for point in named if _parent(point) != point.name == ".".join(arguments[:2])]
     groups: dict[str, typer.Typer] = {}
-    for point in named or rooms:
-        if _parent(point) in groups:
-            groups[_parent(point)].add_typer(_load(point))
-        else:
+    for point in alone or named or rooms:
+        if point.name == _parent(point):
             groups[point.name] = _load(point)
+        else:
+            groups.setdefault(_parent(point), typer.Typer()).add_typer(_load(point))
     for name, group in groups.items():
         app.add_typer(group, name=name)
     return app
@@ -79,7 +83,7 @@ _EXTRAS = {
 
 
 def _parent(point: EntryPoint) -> str:
-    """`agent` for both `agent` and `agent.private`, whose commands are merged."""
+    """`agent` for `agent`, `agent.private` and `agent.probe` alike, whose commands are merged."""
     return point.name.partition(".")[0]
 
 

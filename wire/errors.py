@@ -154,6 +154,12 @@ LEASE_LOST = _fault(
     "This agent no longer holds the lease of silo {name}.",
     "The agent reconnects by itself; if another agent of {name} runs, stop one of them.",
 )
+VERSION_TOO_OLD = _fault(
+    "VERSION_TOO_OLD",
+    _S.FAILED_PRECONDITION,
+    "The agent of {name} is of release {agent}; this coordinator is of {coordinator} and serves {oldest} and newer.",
+    "Upgrade agent and trainer of {name}; nothing is lost, they go on where they were.",
+)
 NAME_INVALID = _fault(
     "NAME_INVALID",
     _S.INVALID_ARGUMENT,
@@ -535,6 +541,12 @@ STORE_UNAVAILABLE = _fault(
     _S.UNAVAILABLE,
     "The coordinator cannot use its database at the moment.",
     "Try again in a while; nothing that was confirmed is lost. The operator finds the reason in the log.",
+)
+COORDINATOR_STOPPING = _fault(
+    "COORDINATOR_STOPPING",
+    _S.UNAVAILABLE,
+    "The coordinator is being stopped or started again.",
+    "Silos come back by themselves; repeat a command of yours in a moment. Nothing is lost.",
 )
 CONTENT_MISSING = _fault(
     "CONTENT_MISSING",

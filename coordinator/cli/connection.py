@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Any, TypeVar
 
 import grpc
-import typer
 
+from coordinator.home_option import Home as Home
 from wire.channels import secure_channel, translated
 from wire.consilium.v1 import (
     admin_pb2_grpc,
@@ -30,23 +29,6 @@ from wire.terminal import print_warning
 T = TypeVar("T")
 
 _RENEWAL_SECONDS = 30.0
-
-
-def default_home() -> Path:
-    """$CONSILIUM_HOME, else ~/.consilium/coordinator."""
-    return Path(os.environ.get("CONSILIUM_HOME") or Path.home() / ".consilium" / "coordinator")
-
-
-Home = Annotated[
-    Path,
-    typer.Option(
-        "--home",
-        envvar="CONSILIUM_HOME",
-        default_factory=default_home,
-        show_default="~/.consilium/coordinator",
-        help="Folder that `consilium coordinator init` made.",
-    ),
-]
 
 
 def token_lifetime(text: str) -> timedelta:

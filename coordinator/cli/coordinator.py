@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Annotated
@@ -12,6 +13,7 @@ import yaml
 
 from coordinator.authority import Authority, certificate_key_hash
 from coordinator.caretaker import ensure_leaf
+from coordinator.cli.backup import backup
 from coordinator.cli.connection import Home
 from coordinator.credentials import ServerLeaf
 from coordinator.rotation import Authorities, begin, finish, prepare
@@ -22,13 +24,36 @@ from coordinator.store.audit import Act
 from coordinator.store.holdings import HeldCertificate
 from coordinator.store.records import IssuedCertificate
 from wire.configuration import checked
+from wire.ending import DRAIN_SECONDS, Drain, ends_early
 from wire.errors import ConfigurationError
-from wire.files import write_atomically
-from wire.identity import IdentityFiles, Role, read_certificate, signed_by
+from wire.files import locked, write_atomically
+from wire.identity import IdentityFiles, Role, signed_by
 from wire.logs import configure_logs
 from wire.terminal import JsonFlag, console, local_time, print_json
 
 app = typer.Typer(no_args_is_help=True, help="Make a consortium and run its coordinator.")
+
+
+@app.callback()
+def database_password(
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            "--database-password-file",
+            envvar="CONSILIUM_DATABASE_PASSWORD_FILE",
+            help="File with the database's password, where neither its URL nor PGPASSWORD has it.",
+        ),
+    ] = None,
+) -> None:
+    """Where libpq's own PGPASSFILE will not do: it wants a file that nobody else may read."""
+    if file is None:
+        return
+    try:
+        password = file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{file} cannot be read: {error}.") from None
+    if password:
+        os.environ.setdefault("PGPASSWORD", password)
 
 
 @app.command()
@@ -42,6 +67,9 @@ def init(
     port: Annotated[int, typer.Option(help="Port of the mutually authenticated services.")] = 7443,
     enrolment_port: Annotated[int, typer.Option(help="Port where tokens are redeemed.")] = 7444,
     metrics_port: Annotated[int, typer.Option(help="Port of the metrics page.")] = 9464,
+    metrics_listen: Annotated[
+        str, typer.Option(help="Address of the metrics page, which has no authentication.")
+    ] = "127.0.0.1",
     listen: Annotated[str, typer.Option(help="Address to listen on.")] = "0.0.0.0",  # noqa: S104
     lease: Annotated[str, typer.Option(help="How long a silent silo counts as connected.")] = "30s",
     admin: Annotated[str, typer.Option(help="Name of the first admin.")] = "admin",
@@ -54,6 +82,10 @@ def init(
     server_certificate_lifetime: Annotated[
         str, typer.Option(help="How long the server's own certificate is valid.")
     ] = "30d",
+    if_missing: Annotated[
+        bool,
+        typer.Option("--if-missing", help="Keep a consortium that is there; finish one half made."),
+    ] = False,
 ) -> None:
     """Make the consortium's authority, the server's certificate and the first admin's identity."""
     folder = CoordinatorHome(home)
@@ -64,6 +96,7 @@ def init(
             "listen": listen,
             "port": port,
             "enrolment_port": enrolment_port,
+            "metrics_listen": metrics_listen,
             "metrics_port": metrics_port,
             "lease": lease,
             "database": database,
@@ -73,56 +106,97 @@ def init(
         CoordinatorSettings,
         "options",
     )
-    # Opened before anything is written: a database that is not there leaves no half-made consortium.
-    folder.root.mkdir(parents=True, exist_ok=True)
-    store = Store(folder.database_url(settings))
-    if store.members.admins():
-        raise ConfigurationError(
-            "The database already holds a consortium.",
-            "Give this one an empty database. A further replica needs no `init` but the same folder: "
-            "see docs/replicas.md.",
-        )
-    now = utc_now()
-    authority = Authority.create(folder.authority, settings.consortium, now)
-    ensure_leaf(folder, settings, Authorities(authority), now)
-    lifetime = timedelta(seconds=settings.certificate_lifetime)
-    issued = authority.issue_admin(admin, lifetime, now)
-    IdentityFiles(
-        folder=folder.admin,
-        key_pem=issued.key_pem,
-        certificate_pem=issued.certificate_pem,
-        authorities_pem=authority.certificate_pem,
-        coordinator_address=settings.address,
-        consortium=settings.consortium,
-        name=admin,
-    ).store()
-    certificate = read_certificate(issued.certificate_pem)
-    store.members.adopt(
-        Role.ADMIN,
-        admin,
-        certificate_key_hash(issued.certificate_pem),
-        IssuedCertificate(
-            issued.certificate_pem.decode(), certificate.fingerprint, certificate.not_after
-        ),
-        now,
-    )
-    store.close()
-    text = yaml.safe_dump(settings.model_dump(mode="json"), sort_keys=False)
-    write_atomically(folder.settings_file, text.encode())
+    # Replicas that share the folder may start together.
+    with locked(folder.root):
+        if if_missing and folder.settings_file.exists():
+            kept = folder.settings().consortium
+            console.print(f"Consortium [bold]{kept}[/] is in {home} already; it is kept as it is.")
+            return
+        authority = _made(folder, settings, admin, half_made=if_missing)
+        text = yaml.safe_dump(settings.model_dump(mode="json"), sort_keys=False)
+        write_atomically(folder.settings_file, text.encode())
     console.print(f"Consortium [bold]{settings.consortium}[/] made in {home}.")
     console.print(f"Authority  {authority.fingerprint}")
     console.print("Next: `consilium coordinator serve`, then `consilium silo register NAME`.")
 
 
+def _made(
+    folder: CoordinatorHome, settings: CoordinatorSettings, admin: str, *, half_made: bool
+) -> Authority:
+    """Everything but coordinator.yaml; `half_made` goes on where an `init` was cut off."""
+    # Opened before anything is written: a database that is not there leaves no half-made consortium.
+    store = Store(folder.database_url(settings))
+    try:
+        now, known = utc_now(), store.members.admins()
+        identity = _admin_of(folder) if half_made else None
+        ours = identity.certificate.fingerprint if identity else ""
+        if known and ours not in (one.fingerprint for one in store.holdings.certificates(now)):
+            raise ConfigurationError(
+                "The database already holds a consortium.",
+                "Give this one an empty database. A further replica needs no `init` but the same "
+                "folder: see docs/replicas.md.",
+            )
+        authority = _authority_of(folder) if half_made else None
+        if authority is None:
+            authority = Authority.create(folder.authority, settings.consortium, now)
+        ensure_leaf(folder, settings, Authorities(authority), now)
+        if identity is None:
+            lifetime = timedelta(seconds=settings.certificate_lifetime)
+            issued = authority.issue_admin(admin, lifetime, now)
+            identity = IdentityFiles(
+                folder=folder.admin,
+                key_pem=issued.key_pem,
+                certificate_pem=issued.certificate_pem,
+                authorities_pem=authority.certificate_pem,
+                coordinator_address=settings.address,
+                consortium=settings.consortium,
+                name=admin,
+            )
+            identity.store()
+        if not known:
+            store.members.adopt(
+                Role.ADMIN,
+                identity.name,
+                certificate_key_hash(identity.certificate_pem),
+                IssuedCertificate(
+                    identity.certificate_pem.decode(),
+                    identity.certificate.fingerprint,
+                    identity.certificate.not_after,
+                ),
+                now,
+            )
+        return authority
+    finally:
+        store.close()
+
+
+def _admin_of(folder: CoordinatorHome) -> IdentityFiles | None:
+    """The first admin's identity, if an `init` came so far."""
+    try:
+        return IdentityFiles.load(folder.admin, Role.ADMIN)
+    except ConfigurationError:
+        return None
+
+
+def _authority_of(folder: CoordinatorHome) -> Authority | None:
+    """The authority, if an `init` came so far; one that is damaged is for `Authority.create` to refuse."""
+    try:
+        return Authority.load(folder.authority)
+    except ConfigurationError:
+        return None
+
+
 @app.command(name="serve")
 def serve_command(
     home: Home,
+    drain: Drain = DRAIN_SECONDS,
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
 ) -> None:
     """Serve until stopped; safe to kill at any moment."""
+    ends_early()
     folder = _existing(home)
     configure_logs(log_level)
-    asyncio.run(serve(folder))
+    asyncio.run(serve(folder, drain))
 
 
 @app.command()
@@ -227,6 +301,9 @@ def status(home: Home, as_json: JsonFlag = False) -> None:
         shown = local_time(value) if isinstance(value, datetime) else value
         text = ", ".join(shown) if isinstance(shown, list) else shown
         console.print(f"{key.replace('_', ' '):<30} {text or '–'}")
+
+
+app.command()(backup)
 
 
 def _existing(home: Path) -> CoordinatorHome:

@@ -25,8 +25,9 @@ def export(
     home: Home,
     out: Annotated[Path, typer.Option(help="Folder to write to; made if it is not there.")],
     number: Annotated[
-        int, typer.Option("--round", min=1, help="A closed round.", show_default="the latest")
-    ] = 0,
+        int | None,
+        typer.Option("--round", min=1, help="A closed round.", show_default="the latest"),
+    ] = None,
 ) -> None:
     """Write a task's definition, public set and consensus to a folder: public data and published labels."""
 
@@ -35,7 +36,7 @@ def export(
             task = (await link.admin.GetTask(admin_pb2.GetTaskRequest(name=name))).task
             definition = TaskDefinition.from_proto(task.definition)
             # First what may be refused: a task without a consensus leaves no folder behind.
-            header, labels = await fetched_consensus(link, name, number)
+            header, labels = await fetched_consensus(link, name, number or 0)
             require_own(out, definition)
             file = out / PUBLIC_SET
             if not file.is_file() or digest_of(file) != definition.public_set:

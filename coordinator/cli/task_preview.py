@@ -33,8 +33,9 @@ def preview(
     name: Annotated[str, typer.Argument(help="The task's name.")],
     home: Home,
     number: Annotated[
-        int, typer.Option("--round", min=1, help="A closed round.", show_default="the latest")
-    ] = 0,
+        int | None,
+        typer.Option("--round", min=1, help="A closed round.", show_default="the latest"),
+    ] = None,
     rule: Annotated[RuleName | None, typer.Option(help="The rule to try.")] = None,
     min_share: Annotated[
         float | None, typer.Option(help="qualified_majority: share the winner needs.")
@@ -77,7 +78,7 @@ def preview(
                 if every
                 else [policy(definition.consensus, rule or definition.consensus.rule, given)]
             )
-            return definition, [await _tried(link, name, number, each) for each in policies]
+            return definition, [await _tried(link, name, number or 0, each) for each in policies]
 
     definition, tried = run(call())
     if as_json:

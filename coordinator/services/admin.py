@@ -273,6 +273,7 @@ class AdminServicer(ExtractorPublishing, ConsensusReading):
         """The task after each vote and each change, until it is finished."""
         desk = self._desk
         while True:
+            desk.news.require_more()
             votes, changes = desk.news.ballots.ticket(), desk.news.tasks.ticket()
             task = await desk.in_store(desk.store.tasks.get, request.name)
             yield admin_pb2.WatchTaskResponse(task=task_message(task), silos=await self._silos())

@@ -15,6 +15,7 @@ from coordinator.news import Topic
 from coordinator.store.records import BallotRecord, TaskRecord
 from coordinator.translation import consensus_header, duration, receipt_message, timestamp
 from coordinator.upload import opening
+from wire import __version__
 from wire.ballot import BallotShape, check, class_planes, digest
 from wire.chunks import chunks
 from wire.consilium.v1 import ballot_pb2, rounds_pb2, rounds_pb2_grpc
@@ -31,6 +32,7 @@ from wire.errors import (
 )
 from wire.privacy.declaration import Declaration
 from wire.receipts import Statement
+from wire.releases import VERSION_KEY, require_served
 
 log = structlog.get_logger()
 
@@ -48,6 +50,7 @@ class RoundsServicer(rounds_pb2_grpc.RoundsServiceServicer):
         desk, silo = self._desk, caller().name
         if not request.instance:
             raise Refusal(MESSAGE_MALFORMED, why="an agent must name its instance")
+        require_served(silo, request.agent_version, __version__)
         await desk.in_store(
             desk.store.silos.take_lease,
             silo,
@@ -57,13 +60,14 @@ class RoundsServicer(rounds_pb2_grpc.RoundsServiceServicer):
             desk.lease,
         )
         # Tells the agent that the lease is its own, even if there is no task to hear of yet.
-        await context.send_initial_metadata(())
+        await context.send_initial_metadata(((VERSION_KEY, __version__),))
         desk.news.announce(Topic.BALLOTS)
         log.info("silo_watching", silo=silo, after_revision=request.after_revision)
         # A lower bound is all a silo needs to notice that its ledger is an old copy.
         held = await desk.in_store(desk.store.ballots.number_held, silo)
         revision = request.after_revision
         while True:
+            desk.news.require_more()
             ticket = desk.news.tasks.ticket()
             await desk.board.require_standing(silo)
             for task in await desk.board.notices(silo, revision):

@@ -99,8 +99,11 @@ class ReadyTrainer(TrainerLink):
         """The same ballot in every round."""
         return self._ballot
 
-    async def finish(self, digest: str, consensus: trainer_pb2.ConsensusLabels | None) -> None:
+    async def finish(
+        self, digest: str, consensus: trainer_pb2.ConsensusLabels | None
+    ) -> trainer_pb2.FinishResponse:
         """No model to keep."""
+        return trainer_pb2.FinishResponse()
 
 
 @contextmanager

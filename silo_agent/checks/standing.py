@@ -8,10 +8,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from silo_agent.findings import Finding, failed, ok, warning
-from wire import PROTOCOL_VERSION
+from wire import PROTOCOL_VERSION, __version__
 from wire.consilium.v1 import identity_pb2
 from wire.errors import Refusal
 from wire.identity import IdentityFiles, Role
+from wire.releases import advice, require_served
 from wire.tls_diagnosis import require_timely
 
 IDENTITY, KEY, ROLE, PROTOCOL, CLOCK = "identity", "key file", "role", "protocol", "clock"
@@ -84,8 +85,10 @@ def role_finding(answer: identity_pb2.WhoAmIResponse, files: IdentityFiles) -> F
     return ok(ROLE, f"The coordinator accepts {answer.name} as a silo of {answer.consortium}.")
 
 
-def protocol_finding(answer: identity_pb2.WhoAmIResponse, ours: int = PROTOCOL_VERSION) -> Finding:
-    """A coordinator speaks its own protocol version and the one before; which side is out of step?"""
+def protocol_finding(
+    answer: identity_pb2.WhoAmIResponse, ours: int = PROTOCOL_VERSION, version: str = __version__
+) -> Finding:
+    """A coordinator serves its own protocol and release and the one before; which side is out of step?"""
     oldest, newest = answer.oldest_protocol, answer.newest_protocol
     spoken = f"{newest}" if oldest == newest else f"{oldest} to {newest}"
     there = f"The coordinator ({answer.coordinator_version}) speaks protocol {spoken}"
@@ -103,6 +106,13 @@ def protocol_finding(answer: identity_pb2.WhoAmIResponse, ours: int = PROTOCOL_V
             f"{there}; this agent speaks {ours}, which the next release drops.",
             "Upgrade this agent soon.",
         )
+    try:
+        require_served(answer.name, version, answer.coordinator_version)
+    except Refusal as refusal:
+        return failed(PROTOCOL, refusal.sentence, refusal.hint)
+    sentence, hint = advice(version, answer.coordinator_version)
+    if sentence:
+        return warning(PROTOCOL, sentence, hint)
     return ok(PROTOCOL, f"{there}, and so does this agent.")
 
 

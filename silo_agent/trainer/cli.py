@@ -18,6 +18,7 @@ from silo_agent.home import SiloHome
 from silo_agent.home_option import Home
 from silo_agent.privacy.ledger_cli import ledger
 from silo_agent.trainer.isolation import give_up_network
+from wire.ending import DRAIN_SECONDS, Drain, end_children, ends_early
 from wire.errors import ConfigurationError
 from wire.logs import configure_logs
 from wire.terminal import JsonFlag, console, print_json, print_table
@@ -31,12 +32,14 @@ _PR_SET_PDEATHSIG = 1
 @private.command()
 def trainer(
     home: Home,
+    drain: Drain = DRAIN_SECONDS,
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
     follow_parent: Annotated[
         int, typer.Option(hidden=True, help="End when this process, the one that started it, ends.")
     ] = 0,
 ) -> None:
     """Run the private side alone: data, model, no network."""
+    ends_early()
     # This log never leaves the private side.
     configure_logs(log_level, exception_text=True)
     if follow_parent:
@@ -45,7 +48,9 @@ def trainer(
     isolation = give_up_network()
     from silo_agent.trainer.server import serve
 
-    asyncio.run(serve(SiloHome(home), isolation))
+    asyncio.run(serve(SiloHome(home), isolation, drain))
+    # A learner may have started some.
+    end_children()
 
 
 @private.command()

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import signal
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,15 +20,19 @@ from silo_agent.privacy.ledger import Ledger
 from silo_agent.trainer.approval import Consent
 from silo_agent.trainer.approval_record import ApprovalRecord
 from silo_agent.trainer.isolation import Isolation
+from silo_agent.trainer.releasing import PaidBallot
+from silo_agent.trainer.report import reported
 from silo_agent.trainer.session import Office, Session, open_session
 from silo_agent.trainer.settings import read_settings
 from silo_agent.trainer.standing import standing
 from silo_agent.trainer.task_folder import TaskFolder
+from silo_agent.trainer.workbench import Closed, Workbench
 from wire import __version__
 from wire.chunks import SOCKET_MESSAGE_BYTES
 from wire.configuration import explain
 from wire.consilium.v1 import task_pb2, trainer_pb2, trainer_pb2_grpc
 from wire.crash_points import crash_point
+from wire.ending import DRAIN_SECONDS, stop_asked
 from wire.errors import (
     CONTENT_CORRUPT,
     EXTRACTOR_INVALID,
@@ -37,11 +40,13 @@ from wire.errors import (
     NOT_PREPARED,
     ROUND_BEYOND_TASK,
     TASK_INVALID,
+    TRAINER_UNREACHABLE,
     TRAINING_FAILED,
     ConsiliumError,
     Refusal,
 )
 from wire.files import digest_of, discard_unfinished
+from wire.health import Health
 from wire.privacy.randomness import SecureBits
 from wire.public_file import ExtractorFolder, PublicFolder, PublicSetFolder
 from wire.schema import SetSchema
@@ -64,6 +69,8 @@ def _answering(
             return await call(self, request, context)
         except Refusal as refusal:
             failure = refusal
+        except Closed:
+            failure = Refusal(TRAINER_UNREACHABLE, socket=self._home.socket)
         except ConsiliumError as error:
             log.error("refused", code=error.code, sentence=error.sentence, hint=error.hint)
             failure = Refusal(TASK_INVALID, why=error.sentence.rstrip("."))
@@ -91,7 +98,7 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
         self._public_sets = PublicSetFolder(home.public_sets)
         self._extractors = ExtractorFolder(home.extractors)
         self._sessions: dict[str, Session] = {}
-        self._training = asyncio.Lock()
+        self._workbench = Workbench()
 
     @_answering
     async def Describe(
@@ -123,13 +130,8 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
             raise Refusal(MESSAGE_MALFORMED, why="its extractor is not the one the task names")
         if definition.digest in self._sessions:
             return trainer_pb2.PrepareResponse(task_digest=definition.digest)
-        async with self._training:
-            session, sentences = await asyncio.to_thread(
-                self._open,
-                definition,
-                SetSchema.from_proto(request.public_set.schema),
-                request.silo,
-            )
+        schema = SetSchema.from_proto(request.public_set.schema)
+        session, sentences = await self._workbench(self._open, definition, schema, request.silo)
         if session is None:
             return trainer_pb2.PrepareResponse(task_digest=definition.digest, problems=sentences)
         self._sessions[definition.digest] = session
@@ -147,11 +149,17 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
             raise Refusal(
                 ROUND_BEYOND_TASK, task=definition.name, rounds=rounds, round=request.round
             )
-        async with self._training:
+
+        def train() -> tuple[PaidBallot, trainer_pb2.TrainingReport | None]:
             self._consent.require(definition)
-            ballot = await asyncio.to_thread(
-                session.vote, request.round, _labels(request), request.known_ballots
+            fresh = session.folder.ballot(request.round) is None
+            ballot, report = reported(
+                lambda: session.vote(request.round, _labels(request), request.known_ballots),
+                session.releasing.scope.units,
             )
+            return ballot, report if fresh else None
+
+        ballot, report = await self._workbench(train)
         # Training may take hours: what was withdrawn meanwhile stays here.
         self._consent.require(definition)
         context.add_done_callback(lambda _: crash_point("ballot-handed-over"))
@@ -161,6 +169,7 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
             privacy=ballot.declaration.to_proto(),
             abstained=ballot.abstained,
             standing=await asyncio.to_thread(self._standing, definition),
+            training=report,
         )
 
     @_answering
@@ -169,11 +178,23 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
     ) -> trainer_pb2.FinishResponse:
         """Trains the final model and keeps it."""
         session = self._session(request.task_digest)
-        async with self._training:
+
+        def train() -> trainer_pb2.TrainingReport | None:
             self._consent.require(session.definition)
-            await asyncio.to_thread(session.finish, request.consensus.round, _labels(request))
+            fresh = session.folder.model_path() is None
+            _, report = reported(
+                lambda: session.finish(request.consensus.round, _labels(request)),
+                session.releasing.scope.units,
+            )
+            return report if fresh else None
+
+        report = await self._workbench(train)
         log.info("model_kept", task=session.definition.name)
-        return trainer_pb2.FinishResponse()
+        return trainer_pb2.FinishResponse(training=report)
+
+    async def close(self) -> None:
+        """Begins nothing more, and returns when the training under way is done."""
+        await self._workbench.close()
 
     def _proposed(self, message: task_pb2.TaskDefinition) -> TaskDefinition:
         """A sound definition, kept whether or not it is approved; raises unless it is."""
@@ -226,8 +247,12 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
         return session
 
 
-async def serve(home: SiloHome, isolation: Isolation) -> None:
-    """Serves on the home's socket until SIGTERM or SIGINT; a training under way is finished first."""
+async def serve(home: SiloHome, isolation: Isolation, drain: float = DRAIN_SECONDS) -> None:
+    """Serves on the home's socket until SIGTERM or SIGINT.
+
+    A training under way is finished if it takes no more than `drain` seconds. Otherwise the process ends
+    without it, and the round is trained again after a restart.
+    """
     settings = read_settings(home.settings_file)
     discard_unfinished(home.tasks)
     home.exchange.mkdir(parents=True, exist_ok=True)
@@ -250,19 +275,16 @@ async def serve(home: SiloHome, isolation: Isolation) -> None:
         bits=SecureBits(),
     )
     consent = Consent(home.settings_file, ApprovalRecord(home.approvals), clock)
-    trainer_pb2_grpc.add_TrainerServiceServicer_to_server(
-        TrainerServicer(home, office, isolation, consent), server
-    )
+    servicer = TrainerServicer(home, office, isolation, consent)
+    trainer_pb2_grpc.add_TrainerServiceServicer_to_server(servicer, server)
+    Health({"": lambda: True}).register(server)
     server.add_insecure_port(f"unix:{home.socket}")
     await server.start()
     home.socket.chmod(0o600)
     log.info("trainer_ready", isolation=str(isolation.mode), note=isolation.note)
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    await stop.wait()
-    await server.stop(grace=timedelta(seconds=5).total_seconds())
+    await stop_asked(drain)
+    log.info("trainer_stopping", drain_seconds=drain)
+    await asyncio.gather(server.stop(drain), servicer.close())
     home.socket.unlink(missing_ok=True)
 
 

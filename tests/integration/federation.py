@@ -51,9 +51,13 @@ class Silo:
         self.home = SiloHome(folder)
         self.gate = folder / "gate"
         self.gate.mkdir(parents=True)
+        self.metrics_port = free_port()
         path = [str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]
         self.agent = Service(
-            ["agent", "run", "--home", str(folder), "--lease-patience", "0"],
+            [
+                *("agent", "run", "--home", str(folder), "--lease-patience", "0"),
+                *("--metrics-port", str(self.metrics_port)),
+            ],
             folder.with_suffix(".log"),
             {"PYTHONPATH": os.pathsep.join(path), "OMP_NUM_THREADS": "1"},
         )

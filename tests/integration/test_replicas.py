@@ -317,7 +317,7 @@ def test_init_refuses_a_database_that_holds_a_consortium_and_leaves_no_folder_ha
     gone = database.replace("/test", "/nowhere")
     said = consilium("coordinator", "init", "--home", second, "--database", gone, status=1)
     assert "cannot be used" in said
-    assert list(second.iterdir()) == []
+    assert [path.name for path in second.iterdir()] == [".lock"]
 
 
 def test_many_replicas_may_start_at_once(pair: tuple[Replica, Replica]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import Callable, Coroutine, Iterator
+from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,6 +20,7 @@ from service import eventually
 from coordinator.authority import Authority
 from silo_agent.coordinator_link import CoordinatorLink
 from silo_agent.trainer_link import TrainerLink
+from wire import __version__
 from wire.ballot import BallotShape, Encoding, digest, pack
 from wire.channels import MAX_MESSAGE_BYTES, enrolment_channel, secure_channel, translated
 from wire.chunks import CHUNK_BYTES
@@ -252,6 +254,20 @@ def test_a_lease_has_one_holder_and_is_to_be_renewed_well_before_its_end(north: 
 
     refusal = refused(SILO_RUNNING_ELSEWHERE, lambda: calling(north.identity(), compete))
     assert "north" in refusal.sentence
+
+
+def test_a_watch_tells_which_version_the_coordinator_runs(live: Federation) -> None:
+    async def watch() -> str:
+        link = CoordinatorLink(live.silos["west"].identity())
+        try:
+            async with aclosing(link.watch("here", 0, lambda: None)) as states:
+                await anext(states)
+            await link.leave("here")
+            return link.coordinator_version
+        finally:
+            await link.close()
+
+    assert asyncio.run(watch()) == __version__
 
 
 def test_a_silo_is_no_admin_and_the_metrics_page_says_someone_tried(

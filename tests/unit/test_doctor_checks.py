@@ -84,9 +84,27 @@ class TestProtocol:
         answer = identity_pb2.WhoAmIResponse(
             coordinator_version="4.2", oldest_protocol=oldest, newest_protocol=newest
         )
-        found = protocol_finding(answer, ours)
+        found = protocol_finding(answer, ours, "4.2.7")
         assert found.status is status
         assert "4.2" in found.sentence
+        assert advice in found.next_step
+
+    @pytest.mark.parametrize(
+        ("version", "status", "advice"),
+        [
+            ("4.1.9", Status.WARNING, "Upgrade agent and trainer soon"),
+            ("4.0.0", Status.FAILED, "Upgrade agent and trainer of north"),
+            ("4.3.0", Status.WARNING, "upgrade the coordinator"),
+        ],
+    )
+    def test_says_so_too_if_only_the_releases_differ(
+        self, version: str, status: Status, advice: str
+    ) -> None:
+        answer = identity_pb2.WhoAmIResponse(
+            name="north", coordinator_version="4.2.0", oldest_protocol=1, newest_protocol=1
+        )
+        found = protocol_finding(answer, 1, version)
+        assert found.status is status
         assert advice in found.next_step
 
 

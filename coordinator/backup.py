@@ -1,0 +1,90 @@
+"""A copy of a consortium's folder, made while it is served. The copy is such a folder: to restore it, serve it.
+
+The database comes first, as it stood at one moment. Public files lie in their folders before the database names
+them and are never removed, so those copied later have all that the copied database names.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from coordinator.rotation import Authorities
+from coordinator.settings import CoordinatorHome
+from coordinator.store.copying import copy_database, sqlite_file
+from wire.errors import ConfigurationError
+from wire.files import digest_of, room_for, write_atomically
+
+_LOCKS_AND_PARTS = shutil.ignore_patterns(".*")
+
+
+@dataclass(frozen=True)
+class Backup:
+    """What was copied."""
+
+    bytes: int
+    public_files: int
+    with_database: bool
+    """False if the database is PostgreSQL's, which is copied by its own tools."""
+
+
+def back_up(home: CoordinatorHome, out: Path) -> Backup:
+    """Copies all that a coordinator must not lose to `out`, which appears when it is complete.
+
+    It holds the authority's key: only its owner can read it. ConfigurationError if `out` exists, or if something
+    copied is damaged.
+    """
+    if out.exists():
+        raise ConfigurationError(f"{out} is there already.", "Name a new folder for every backup.")
+    aside = out.with_name(f".{out.name}.{os.getpid()}.part")
+    try:
+        with room_for(out):
+            aside.mkdir(parents=True, mode=0o700)
+            made = _fill(home, CoordinatorHome(aside))
+            aside.rename(out)
+    except OSError as error:
+        why = error.strerror or "a file could not be copied"
+        raise ConfigurationError(f"{out} cannot be written: {why}.") from error
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+    return made
+
+
+def _fill(home: CoordinatorHome, copy: CoordinatorHome) -> Backup:
+    settings = home.settings()
+    live = sqlite_file(home.database_url(settings))
+    named: frozenset[str] = frozenset()
+    if live is not None:
+        named = copy_database(live, copy.root / "coordinator.db")
+    shutil.copyfile(home.settings_file, copy.settings_file)
+    if live is not None and settings.database:
+        # The database lies beside the copied settings, wherever the live one is.
+        beside = settings.model_copy(update={"database": ""}).model_dump(mode="json")
+        write_atomically(copy.settings_file, yaml.safe_dump(beside, sort_keys=False).encode())
+    folders = ("authority", "server", "admin", "public_sets", "extractors")
+    for source, target in ((getattr(home, name), getattr(copy, name)) for name in folders):
+        if source.exists():
+            shutil.copytree(source, target, ignore=_LOCKS_AND_PARTS)
+    _require_whole(copy, named)
+    files = [path for path in copy.root.rglob("*") if path.is_file()]
+    public = [path for path in files if path.parent in (copy.public_sets, copy.extractors)]
+    return Backup(sum(path.stat().st_size for path in files), len(public), live is not None)
+
+
+def _require_whole(copy: CoordinatorHome, named: frozenset[str]) -> None:
+    """A backup that cannot be served is found now and not when it is needed."""
+    # An authority that is replaced at this moment may be copied by halves.
+    Authorities.load(copy.authority)
+    held: set[str] = set()
+    for folder in (copy.public_sets, copy.extractors):
+        held |= {path.name for path in folder.glob("*") if digest_of(path) == path.name}
+    lacking = sorted(named - held)
+    if lacking:
+        raise ConfigurationError(
+            f"{len(lacking)} public files are missing or damaged, the first of them {lacking[0]}.",
+            "Publish the same file again with `consilium public-set add`, then back up again.",
+        )

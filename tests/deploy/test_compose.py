@@ -1,0 +1,559 @@
+"""The compose files by Compose itself: what they promise as resolved, and the demo and the database really run.
+
+Run by `make deploy-test`; tests/deploy/stack.py says which programs. POSTGRES_IMAGE names the database's image.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from stack import ROOT, Service, Stack, compose, eventually, stack
+from test_charts import understood
+
+pytestmark = [pytest.mark.deploy, pytest.mark.timeout(900)]
+
+CONSORTIUM, SILO = "docker-compose.yml", "docker/silo.compose.yml"
+HOSPITALS = ("bologna", "coimbra", "leiden")
+OURS = ("coordinator", "agent", "trainer")
+GUIDE = ROOT / "docs/deploy-compose.md"
+EXAMPLES = {CONSORTIUM: ".env.example", SILO: "docker/silo.env.example"}
+
+
+@cache
+def configured(file: str, *profiles: str) -> dict[str, Any]:
+    words = [word for profile in profiles for word in ("--profile", profile)]
+    text = compose("-f", file, *words, "config", "--format", "json").stdout
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+def everything() -> Iterator[tuple[str, Service]]:
+    """Every service there is, whatever profile it belongs to."""
+    for file in (CONSORTIUM, SILO):
+        for name, service in configured(file, "*")["services"].items():
+            yield f"{file}: {name}", service
+
+
+def lasting(service: Service) -> bool:
+    return bool(service["restart"] == "unless-stopped")
+
+
+def ours(service: Service) -> bool:
+    return service["image"].startswith("consilium-")
+
+
+def mounts(service: Service) -> dict[str, Service]:
+    return {one["target"]: one for one in service.get("volumes", [])}
+
+
+@pytest.mark.parametrize(
+    ("file", "profiles", "started"),
+    [
+        (CONSORTIUM, [], {"init", "coordinator"}),
+        (CONSORTIUM, ["postgres"], {"init", "coordinator", "database"}),
+        (CONSORTIUM, ["monitoring"], {"init", "coordinator", "prometheus", "grafana"}),
+        (SILO, [], {"join", "agent"}),
+        (SILO, ["cpu"], {"join", "agent", "trainer"}),
+        (SILO, ["gpu"], {"join", "agent", "trainer-gpu"}),
+    ],
+)
+def test_a_profile_starts_what_it_says(file: str, profiles: list[str], started: set[str]) -> None:
+    assert set(configured(file, *profiles)["services"]) == started
+
+
+class TestEveryContainer:
+    def test_is_confined(self) -> None:
+        for name, service in everything():
+            assert service["read_only"] is True, name
+            assert service["cap_drop"] == ["ALL"], name
+            assert service["security_opt"] == ["no-new-privileges:true"], name
+            assert service["init"] is True, name
+            assert service["user"].split(":")[0] not in ("0", "root"), name
+            assert not service.get("privileged"), name
+            assert not service.get("cap_add"), name
+            if ours(service):
+                assert service["user"] == "10001:10001", name
+
+    def test_has_limits_and_a_log_that_ends(self) -> None:
+        for name, service in everything():
+            limits = service["deploy"]["resources"]["limits"]
+            assert {"cpus", "memory", "pids"} <= set(limits), name
+            assert set(service["logging"]["options"]) == {"max-size", "max-file"}, name
+            for scratch in service.get("tmpfs", []):
+                assert "size=" in scratch, name
+
+    def test_of_ours_ends_in_time_and_is_watched_by_its_own_probe(self) -> None:
+        probes = set()
+        for name, service in everything():
+            if not lasting(service):
+                assert service["restart"] == "no", name
+                assert service["healthcheck"] == {"disable": True}, name
+                continue
+            assert service["healthcheck"]["test"][0] == "CMD", name
+            if ours(service):
+                program, *words = service["healthcheck"]["test"][1:]
+                assert program == "consilium", name
+                understood(words)
+                probes.add(" ".join(words))
+                (drain,) = [word for word in service["command"] if word.startswith("--drain=")]
+                assert seconds(service["stop_grace_period"]) > int(drain.split("=")[1]), name
+        assert probes == {"coordinator probe", "agent probe --connected", "agent probe-trainer"}
+
+    def test_waits_for_what_can_be_waited_for(self) -> None:
+        for file in (CONSORTIUM, SILO):
+            services = configured(file, "*")["services"]
+            for name, service in services.items():
+                for other, how in service.get("depends_on", {}).items():
+                    expected = (
+                        "service_healthy"
+                        if lasting(services[other])
+                        else "service_completed_successfully"
+                    )
+                    assert how["condition"] == expected, (name, other)
+
+    def test_runs_a_command_that_exists(self) -> None:
+        told = 0
+        for _, service in everything():
+            if ours(service) and not service.get("entrypoint"):
+                understood(service["command"])
+                told += 1
+        assert told == 2 + 4 + 9
+
+    def test_is_of_a_pinned_image(self) -> None:
+        for name, service in everything():
+            tag = service["image"].rpartition(":")[2]
+            assert re.fullmatch(r"v?\d+\.\d+(\.\d+)?(-bookworm)?", tag), name
+
+    def test_knows_secrets_by_file_only(self) -> None:
+        for name, service in everything():
+            for key, value in service.get("environment", {}).items():
+                if re.search("PASSWORD|TOKEN|SECRET", key):
+                    assert key.endswith("_FILE"), name
+                    assert value.startswith("/run/secrets/"), name
+        written = "".join(path.read_text() for path in map(ROOT.joinpath, EXAMPLES.values()))
+        for line in re.findall(r"^#?(\w*(?:PASSWORD|TOKEN)\w*)=(.*)$", written, re.MULTILINE):
+            assert line[0].endswith("_FILE"), line
+
+
+def seconds(text: str) -> int:
+    """Compose writes 1m30s."""
+    parts = re.fullmatch(r"(?:(\d+)m)?(?:(\d+)s)?", text)
+    assert parts, text
+    return int(parts[1] or 0) * 60 + int(parts[2] or 0)
+
+
+def pairs() -> Iterator[tuple[Service, Service]]:
+    """Agent and trainer of every hospital there is."""
+    silo = configured(SILO, "*")["services"]
+    yield silo["agent"], silo["trainer"]
+    yield silo["agent"], silo["trainer-gpu"]
+    demo = configured(CONSORTIUM, "demo")["services"]
+    for hospital in HOSPITALS:
+        yield demo[f"{hospital}-agent"], demo[f"{hospital}-trainer"]
+
+
+class TestHospital:
+    def test_the_trainer_has_no_network_and_the_agent_no_data(self) -> None:
+        for agent, trainer in pairs():
+            assert trainer["network_mode"] == "none"
+            assert not {"networks", "ports", "secrets", "extra_hosts", "dns"} & set(trainer)
+            assert mounts(trainer)["/data"]["read_only"] is True
+            assert mounts(trainer)["/var/lib/consilium/silo/silo.yaml"]["read_only"] is True
+            assert {one["type"] for one in agent["volumes"]} == {"volume"}
+            held = {one["source"] for one in agent["volumes"]}
+            assert len(held & {one["source"] for one in trainer["volumes"]}) == 1
+            shared = "/var/lib/consilium/silo/exchange"
+            assert mounts(agent)[shared]["source"] == mounts(trainer)[shared]["source"]
+
+    def test_hospitals_of_the_demo_share_nothing_with_each_other(self) -> None:
+        services = configured(CONSORTIUM, "demo")["services"]
+        held = [
+            {
+                one["source"]
+                for part in ("join", "agent", "trainer")
+                for one in services[f"{name}-{part}"]["volumes"]
+            }
+            - {"demo-tokens"}
+            for name in HOSPITALS
+        ]
+        assert all(len(one) == 7 for one in held)
+        assert len(set.union(*held)) == 21
+
+    def test_ledger_and_witness_lie_apart(self) -> None:
+        for _, trainer in pairs():
+            ledger, witness = (
+                mounts(trainer)[f"/var/lib/consilium/silo/{part}"]["source"]
+                for part in ("trainer", "witness")
+            )
+            assert ledger != witness
+
+    def test_a_gpu_is_reserved_by_its_profile_only(self) -> None:
+        services = configured(SILO, "*")["services"]
+        (device,) = services["trainer-gpu"]["deploy"]["resources"]["reservations"]["devices"]
+        assert device["capabilities"] == ["gpu"]
+        assert services["trainer-gpu"]["image"].startswith("consilium-trainer-gpu:")
+        assert "reservations" not in services["trainer"]["deploy"]["resources"]
+        changing = {"image", "deploy", "profiles"}
+        assert without(services["trainer"], changing) == without(services["trainer-gpu"], changing)
+
+    def test_the_demo_runs_what_a_hospital_runs(self) -> None:
+        """Nothing differs but where the volumes, the token and the network come from."""
+        real = configured(SILO, "*")["services"]
+        demo = configured(CONSORTIUM, "demo")["services"]
+        elsewhere = {"volumes", "profiles", "depends_on", "networks", "secrets", "ports"}
+        for hospital in HOSPITALS:
+            for part in ("join", "agent", "trainer"):
+                shown, meant = demo[f"{hospital}-{part}"], real[part]
+                assert set(mounts(shown)) - {"/tokens"} == set(mounts(meant))
+                left_out = elsewhere | ({"command"} if part == "join" else set())
+                assert without(shown, left_out) == without(meant, left_out)
+
+
+def without(service: Service, keys: set[str]) -> Service:
+    return {key: value for key, value in service.items() if key not in keys}
+
+
+class TestConsortium:
+    def test_only_the_two_ports_of_the_coordinator_are_open_to_others(self) -> None:
+        services = configured(CONSORTIUM, "monitoring", "postgres", "demo")["services"]
+        opened = {
+            (name, port["target"], port["host_ip"])
+            for name, service in services.items()
+            for port in service.get("ports", [])
+        }
+        assert opened == {
+            ("coordinator", 7443, "0.0.0.0"),
+            ("coordinator", 7444, "0.0.0.0"),
+            ("prometheus", 9090, "127.0.0.1"),
+            ("grafana", 3000, "127.0.0.1"),
+        }
+
+    def test_nobody_but_the_coordinator_reaches_the_database(self) -> None:
+        whole = configured(CONSORTIUM, "monitoring", "postgres", "demo")
+        assert whole["networks"]["database"]["internal"] is True
+        near = {
+            name
+            for name, service in whole["services"].items()
+            if "database" in service.get("networks", {})
+        }
+        assert near == {"init", "coordinator", "database"}
+
+    def test_prometheus_reads_its_configuration(self, tmp_path: Path) -> None:
+        folder = ROOT / "docker/prometheus"
+        settings = (folder / "prometheus.yml").read_text()
+        scraped = yaml.safe_load(settings)["scrape_configs"]
+        names = [
+            one for job in scraped for sd in job.get("dns_sd_configs", []) for one in sd["names"]
+        ]
+        assert set(names) <= set(configured(CONSORTIUM, "demo")["services"])
+        promtool = shutil.which("promtool")
+        if promtool is None:
+            pytest.skip("promtool is not installed: `make test-system` does that")
+        here = tmp_path / "prometheus.yml"
+        here.write_text(settings.replace("/etc/prometheus", str(folder)))
+        outcome = subprocess.run(
+            [promtool, "check", "config", here], capture_output=True, text=True
+        )
+        assert outcome.returncode == 0, outcome.stdout + outcome.stderr
+
+    def test_grafana_finds_its_source_and_its_dashboards(self) -> None:
+        folder = ROOT / "docker/grafana/provisioning"
+        (source,) = yaml.safe_load((folder / "datasources/prometheus.yaml").read_text())[
+            "datasources"
+        ]
+        services = configured(CONSORTIUM, "monitoring")["services"]
+        assert source["url"] == "http://prometheus:9090"
+        (provider,) = yaml.safe_load((folder / "dashboards/consilium.yaml").read_text())[
+            "providers"
+        ]
+        grafana = mounts(services["grafana"])
+        assert provider["options"]["path"] in grafana
+        for target in ("/etc/grafana/provisioning", provider["options"]["path"]):
+            assert any(Path(grafana[target]["source"]).rglob("*")), target
+
+
+@pytest.mark.parametrize("file", [CONSORTIUM, SILO])
+def test_the_example_names_every_setting(file: str) -> None:
+    included = [ROOT / file] + ([ROOT / "docker/demo/compose.yml"] if file == CONSORTIUM else [])
+    used = set(re.findall(r"\$\{(\w+)", "".join(path.read_text() for path in included)))
+    offered = set(re.findall(r"^#?([A-Z_]+)=", (ROOT / EXAMPLES[file]).read_text(), re.MULTILINE))
+    assert offered - {"COMPOSE_PROFILES"} == used
+
+
+OVERRIDE = """
+services:
+  coordinator:
+    # Whoever runs the tests may have a coordinator of his own.
+    ports: !reset []
+"""
+GET_OUT = """
+import json, socket
+def reached(address):
+    try:
+        socket.create_connection(address, timeout=5).close()
+    except OSError as error:
+        return str(error)
+    return True
+print(json.dumps([reached(("ADDRESS", 7443)), reached(("1.1.1.1", 443)), reached(("coordinator", 7443))]))
+"""
+INTERFACES = """
+import json, socket
+print(json.dumps([name for _, name in socket.if_nameindex()]))
+"""
+WRITABLE = """
+import json, os, tempfile
+def writable(folder):
+    try:
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError:
+        return False
+    return True
+places = ["/", "/etc", "/opt/consilium", "/usr", "/var", "/var/lib/consilium/silo", "/data", "/tmp"]
+status = dict(line.split(":\\t", 1) for line in open("/proc/self/status") if ":\\t" in line)
+print(json.dumps({
+    "writable": [place for place in places if os.path.isdir(place) and writable(place)],
+    "uid": os.getuid(),
+    "capabilities": int(status["CapEff"], 16) | int(status["CapBnd"], 16),
+    "no_new_privileges": status["NoNewPrivs"].strip(),
+}))
+"""
+AGAIN = """
+name: again
+public_set: biopsies
+labels: [malignant, benign]
+silos: [bologna, coimbra, leiden]
+rounds: {max_rounds: ROUNDS, deadline: 10m, grace: 0s, quorum: 3, stop_patience: 0}
+"""
+ROUNDS = 20
+BALLOTS = """
+import json, sqlite3
+file = sqlite3.connect("file:/var/lib/consilium/coordinator/coordinator.db?mode=ro", uri=True)
+print(json.dumps(file.execute("SELECT round, silo, digest FROM ballots WHERE task = 'again'").fetchall()))
+"""
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    with stack(tmp_path_factory.mktemp("demo"), OVERRIDE, {}, "demo") as made:
+        made("up", "--detach")
+        eventually("the demo's report", lambda: ended(made, "demo-report"))
+        yield made
+
+
+def ended(made: Stack, service: str) -> bool:
+    return bool(made.containers()[service]["State"] == "exited")
+
+
+class TestDemo:
+    def test_the_hospitals_federate_by_themselves_to_the_end(self, demo: Stack) -> None:
+        containers = demo.containers()
+        for name, one in containers.items():
+            state = "running" if name.endswith(OURS) else "exited"
+            assert (one["State"], one["ExitCode"]) == (state, 0), name
+        task = demo.consilium("coordinator", "task", "show", "biopsies")
+        assert task["task"]["status"] == "TASK_STATUS_FINISHED"
+        assert all(one["consensus"]["ballots"] == 3 for one in task["history"])
+
+    def test_the_report_says_what_it_brought_and_what_left(self, demo: Stack) -> None:
+        said = demo.log("demo-report")
+        assert "Task biopsies is finished." in said
+        rounds = len(demo.consilium("coordinator", "task", "show", "biopsies")["history"])
+        for hospital in HOSPITALS:
+            row = rf"{hospital}\s+\w+\s+(0\.\d+)\s+(0\.\d+)\s+(\d+) × ballot: "
+            found = re.search(row, said)
+            assert found, said
+            alone, together = float(found[1]), float(found[2])
+            assert 0.5 < alone <= 1
+            assert 0.85 < together <= 1
+            assert int(found[3]) == rounds
+
+    def test_nothing_gets_out_of_a_trainer(self, demo: Stack) -> None:
+        where = "import json, socket; print(json.dumps(socket.gethostbyname('coordinator')))"
+        code = GET_OUT.replace("ADDRESS", demo.python("bologna-agent", where))
+        # The same question from the agent has another answer: it is the network that is missing, not the coordinator.
+        assert demo.python("bologna-agent", code)[0] is True
+        for hospital in HOSPITALS:
+            assert True not in demo.python(f"{hospital}-trainer", code)
+            assert demo.python(f"{hospital}-trainer", INTERFACES) == ["lo"]
+            log = demo.log(f"{hospital}-trainer")
+            assert "trainer_ready" in log
+            assert re.search(r"isolation\W+container", log), log
+
+    def test_an_agent_has_no_data_and_no_learner(self, demo: Stack) -> None:
+        code = """
+import importlib.util, json, os
+found = [os.path.join(root, name) for root, _, names in os.walk("/") if not root.startswith(("/proc", "/sys"))
+         for name in names if name in ("patients.csv", "silo.yaml", "ledger.db", "model.joblib")]
+libraries = [name for name in ("sklearn", "pandas", "torch", "xgboost") if importlib.util.find_spec(name)]
+print(json.dumps([found, libraries]))
+"""
+        for hospital in HOSPITALS:
+            assert demo.python(f"{hospital}-agent", code) == [[], []]
+            # The search finds what there is to find.
+            found, _ = demo.python(f"{hospital}-trainer", code)
+            assert {"/data/patients.csv", "/var/lib/consilium/silo/trainer/ledger.db"} <= set(found)
+
+    @pytest.mark.parametrize("service", ["coordinator", "bologna-agent", "bologna-trainer"])
+    def test_a_container_can_write_to_its_volumes_only(self, demo: Stack, service: str) -> None:
+        assert demo.python(service, WRITABLE) == {
+            "writable": ["/tmp"],
+            "uid": 10001,
+            "capabilities": 0,
+            "no_new_privileges": "1",
+        }
+
+    def test_everything_is_healthy(self, demo: Stack) -> None:
+        def healthy() -> bool:
+            found = demo.containers()
+            return all(one["Health"] == "healthy" for n, one in found.items() if n.endswith(OURS))
+
+        assert eventually("everything is healthy", healthy)
+
+    def test_killing_and_restarting_containers_loses_nothing(self, demo: Stack) -> None:
+        text = AGAIN.replace("ROUNDS", str(ROUNDS))
+        demo.python("coordinator", f"open('/tmp/task.yaml', 'w').write({text!r}); print('null')")
+        demo.run("coordinator", "consilium", "task", "create", "-f", "/tmp/task.yaml", "--start")
+
+        def round_reached(number: int) -> None:
+            eventually(f"round {number}", lambda: consensus(demo) >= number)
+
+        round_reached(2)
+        demo("kill", "coordinator")
+        demo("start", "coordinator")
+        round_reached(5)
+        demo("kill", "bologna-trainer", "coimbra-agent")
+        demo("start", "bologna-trainer", "coimbra-agent")
+        round_reached(8)
+        demo("restart", "--timeout", "30", "coordinator", "leiden-agent", "leiden-trainer")
+        round_reached(11)
+        # What an upgrade or a reboot does: every container is new, only the volumes are what they were.
+        demo("down", "--timeout", "30")
+        assert demo.containers() == {}
+        demo("up", "--detach")
+        eventually("the end of the task", lambda: consensus(demo) == ROUNDS)
+
+        cast = demo.python("coordinator", BALLOTS)
+        assert sorted((number, silo) for number, silo, _ in cast) == [
+            (number, silo) for number in range(1, ROUNDS + 1) for silo in HOSPITALS
+        ]
+        for hospital in HOSPITALS:
+            counted = {number: digest for number, silo, digest in cast if silo == hospital}
+            left = demo.consilium(f"{hospital}-agent", "agent", "traffic")["movements"]
+            sent = [m for m in left if m["task"] == "again" and m["direction"] == "out"]
+            assert {(m["round"], m["digest"]) for m in sent} == set(counted.items())
+            demo.run(f"{hospital}-trainer", "consilium", "agent", "ledger", "verify")
+            words = ("agent", "ledger", "--last", "1000")
+            ledger = demo.consilium(f"{hospital}-trainer", *words)
+            paid = [one["round"] for one in ledger["entries"] if one["task"] == "again"]
+            assert sorted(paid) == list(range(1, ROUNDS + 1))
+
+    def test_a_second_start_keeps_what_the_first_made(self, demo: Stack) -> None:
+        assert "is kept as it is" in demo.log("init")
+        assert "has its token" not in demo.log("demo-register")
+        for hospital in HOSPITALS:
+            assert "it is kept so" in demo.log(f"{hospital}-join")
+        silos = demo.consilium("coordinator", "silo", "list")["silos"]
+        assert {one["name"] for one in silos} == set(HOSPITALS)
+
+    def test_everything_ends_by_itself_when_told_to(self, demo: Stack) -> None:
+        """SIGTERM is enough: nobody is killed after the grace period, so every status is 0."""
+        demo("stop")
+        for name, one in demo.containers().items():
+            assert (one["State"], one["ExitCode"]) == ("exited", 0), name
+
+
+def consensus(made: Stack) -> int:
+    """The latest round of task `again` that has been published; 0 while the coordinator is away."""
+    words = ("exec", "--no-TTY", "coordinator", "consilium", "task", "show", "again", "--json")
+    try:
+        return int(json.loads(made(*words))["task"]["consensus"]["round"])
+    except AssertionError:
+        return 0
+
+
+@pytest.fixture(scope="module")
+def consortium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    folder = tmp_path_factory.mktemp("postgres")
+    password = folder / "password"
+    password.write_text("correct horse battery staple\n")
+    password.chmod(0o444)
+    environment = {
+        "CONSILIUM_DATABASE": "postgresql+psycopg://consilium@database/consilium",
+        "CONSILIUM_DATABASE_PASSWORD_FILE": str(password),
+    }
+    if image := os.environ.get("POSTGRES_IMAGE"):
+        environment["POSTGRES_IMAGE"] = image
+    with stack(folder, OVERRIDE, environment, "postgres") as made:
+        made("up", "--detach")
+        yield made
+
+
+class TestPostgres:
+    def test_members_are_kept_in_the_database(self, consortium: Stack) -> None:
+        consortium.run("coordinator", "consilium", "silo", "register", "north")
+        assert self.silos(consortium) == ["north"]
+        files = "import json, os; print(json.dumps(os.listdir('/var/lib/consilium/coordinator')))"
+        assert "coordinator.db" not in consortium.python("coordinator", files)
+
+    def test_the_password_is_nowhere_but_in_its_file(self, consortium: Stack) -> None:
+        code = """
+import json, os, pathlib
+files = [path for path in pathlib.Path("/var/lib/consilium").rglob("*") if path.is_file()]
+told = [str(path) for path in files if b"correct horse" in path.read_bytes()]
+told += [key for key, value in os.environ.items() if "correct horse" in value]
+print(json.dumps(told))
+"""
+        assert consortium.python("coordinator", code) == []
+        assert "correct horse" not in consortium("logs")
+
+    def test_the_database_lets_nobody_in_without_it(self, consortium: Stack) -> None:
+        code = """
+import json, psycopg
+try:
+    psycopg.connect("postgresql://consilium@database/consilium", password="wrong")
+except psycopg.OperationalError as error:
+    print(json.dumps(str(error)))
+"""
+        assert "password authentication failed" in consortium.python("coordinator", code)
+
+    def test_a_database_that_was_away_is_found_again(self, consortium: Stack) -> None:
+        started = consortium.run("coordinator", "cat", "/proc/1/stat").split()[21]
+        consortium("kill", "database")
+        assert (
+            "error"
+            in consortium(
+                "exec", "--no-TTY", "coordinator", "consilium", "silo", "list", check=False
+            ).lower()
+        )
+        # A database that is away is no reason to restart the coordinator.
+        consortium.run("coordinator", "consilium", "coordinator", "probe")
+        consortium("start", "database")
+        words = (
+            "exec",
+            "--no-TTY",
+            "coordinator",
+            "consilium",
+            "silo",
+            "register",
+            "south",
+            "--json",
+        )
+        eventually("a registration", lambda: "join_token" in consortium(*words, check=False))
+        assert self.silos(consortium) == ["north", "south"]
+        assert consortium.run("coordinator", "cat", "/proc/1/stat").split()[21] == started
+
+    @staticmethod
+    def silos(consortium: Stack) -> list[str]:
+        words = ("psql", "--username=consilium", "--dbname=consilium", "-tAc")
+        query = "SELECT name FROM silos ORDER BY name"
+        return consortium.run("database", *words, query).split()
