@@ -12,6 +12,7 @@ import typer
 import yaml
 
 from coordinator.authority import Authority, certificate_key_hash
+from coordinator.brought_leaf import check_before_finish
 from coordinator.caretaker import ensure_leaf
 from coordinator.cli.backup import backup
 from coordinator.cli.connection import Home
@@ -228,10 +229,17 @@ def rotate_authority(
         "Silos renew by themselves within a heartbeat; admins run `consilium admin renew`. "
         "`consilium coordinator status` says who is missing; then `rotate-authority --finish`."
     )
+    if folder.settings().server_certificate_folder:
+        console.print(
+            "The server's certificate is renewed by another program: before --finish, have it issued "
+            "by the new authority (docs/certificates.md)."
+        )
 
 
 def _finish(folder: CoordinatorHome, store: Store, *, force: bool) -> None:
     authorities, now = Authorities.load(folder.authority), utc_now()
+    if not force:
+        check_before_finish(folder, folder.settings(), authorities, now)
     held = _of_the_old(authorities, store, now)
     missing = _missing(held, store, now) if authorities.previous else []
     if missing and not force:

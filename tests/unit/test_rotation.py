@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from foreign_leaf import Order
 from prometheus_client import CollectorRegistry
 from typer.testing import CliRunner
 
@@ -315,3 +316,24 @@ class TestCommands:
         for arguments in (["status"], ["rotate-authority"], ["rotate-authority", "--finish"]):
             with pytest.raises(ConfigurationError, match="no coordinator in"):
                 self.run(tmp_path, *arguments)
+
+    def test_a_certificate_of_another_program_must_follow_before_the_end(
+        self, tmp_path: Path
+    ) -> None:
+        home, brought, now = CoordinatorHome(tmp_path), tmp_path / "brought", datetime.now(UTC)
+        self.run(tmp_path, "init")
+        with home.settings_file.open("a") as file:
+            file.write("server_certificate_folder: brought\n")
+        order = Order(
+            names=("localhost",),
+            uris=("spiffe://consilium/coordinator/coordinator",),
+            begins=now - DAY,
+            ends=now + DAY,
+        )
+        order.bring(brought, home.authority)
+        assert "before --finish" in self.run(tmp_path, "rotate-authority")
+        with pytest.raises(ConfigurationError, match="not the authority members trust"):
+            self.run(tmp_path, "rotate-authority", "--finish")
+        order.bring(brought, home.authority / "2")
+        with pytest.raises(ConfigurationError, match="still needed by admin admin"):
+            self.run(tmp_path, "rotate-authority", "--finish")
