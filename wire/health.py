@@ -47,7 +47,8 @@ class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # ships no 
 def socket_of(home: Path, who: str) -> Path:
     """Where the `who` of a home answers; the same for everyone of one user on one machine."""
     digest = hashlib.sha256(str(home.resolve()).encode()).hexdigest()
-    return _folder() / f"{who}-{digest[:16]}.sock"
+    folder = os.environ.get("TMPDIR") or "/tmp"  # noqa: S108  see `_is_ours`
+    return Path(folder) / f"consilium-{who}-{os.geteuid()}-{digest[:16]}.sock"
 
 
 @asynccontextmanager
@@ -56,10 +57,10 @@ async def telling(socket: Path, health: Health) -> AsyncIterator[None]:
     server = grpc.aio.server()
     health.register(server)
     try:
-        _make_private(socket.parent)
         server.add_insecure_port(f"unix:{socket}")
-    except (OSError, RuntimeError) as error:
-        log.warning("probe_impossible", socket=str(socket), kind=type(error).__name__)
+        os.chmod(socket, 0o600)
+    except (OSError, RuntimeError):
+        log.warning("probe_impossible", socket=str(socket))
         yield
         return
     await server.start()
@@ -82,19 +83,8 @@ def ask(socket: Path, state: str = "", seconds: float = 5.0) -> bool | None:
     return bool(answer.status == _SERVING)
 
 
-def _folder() -> Path:
-    return Path(os.environ.get("TMPDIR") or "/tmp") / f"consilium-{os.geteuid()}"  # noqa: S108  see `_make_private`
-
-
-def _make_private(folder: Path) -> None:
-    """Anyone may make a folder of this name first; one that is not ours alone is not used."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
-        raise PermissionError(f"{folder} is not this user's own")
-
-
 def _is_ours(socket: Path) -> bool:
+    """In a folder for everyone, anyone may have made a socket of this name first."""
     try:
         found = socket.lstat()
     except OSError:

@@ -4,31 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import os
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated
 
 import typer
-import yaml
 
-from coordinator.authority import Authority, certificate_key_hash
 from coordinator.brought_leaf import check_before_finish
-from coordinator.caretaker import ensure_leaf
 from coordinator.cli.backup import backup
 from coordinator.cli.connection import Home
 from coordinator.credentials import ServerLeaf
+from coordinator.founding import found
 from coordinator.rotation import Authorities, begin, finish, prepare
 from coordinator.server import serve, utc_now
 from coordinator.settings import CoordinatorHome, CoordinatorSettings
 from coordinator.store import Store
 from coordinator.store.audit import Act
 from coordinator.store.holdings import HeldCertificate
-from coordinator.store.records import IssuedCertificate
 from wire.configuration import checked
 from wire.ending import DRAIN_SECONDS, Drain, ends_early
 from wire.errors import ConfigurationError
-from wire.files import locked, write_atomically
-from wire.identity import IdentityFiles, Role, signed_by
+from wire.identity import signed_by
 from wire.logs import configure_logs
 from wire.terminal import JsonFlag, console, local_time, print_json
 
@@ -107,84 +103,14 @@ def init(
         CoordinatorSettings,
         "options",
     )
-    # Replicas that share the folder may start together.
-    with locked(folder.root):
-        if if_missing and folder.settings_file.exists():
-            kept = folder.settings().consortium
-            console.print(f"Consortium [bold]{kept}[/] is in {home} already; it is kept as it is.")
-            return
-        authority = _made(folder, settings, admin, half_made=if_missing)
-        text = yaml.safe_dump(settings.model_dump(mode="json"), sort_keys=False)
-        write_atomically(folder.settings_file, text.encode())
+    authority = found(folder, settings, admin, utc_now(), if_missing=if_missing)
+    if authority is None:
+        kept = folder.settings().consortium
+        console.print(f"Consortium [bold]{kept}[/] is in {home} already; it is kept as it is.")
+        return
     console.print(f"Consortium [bold]{settings.consortium}[/] made in {home}.")
     console.print(f"Authority  {authority.fingerprint}")
     console.print("Next: `consilium coordinator serve`, then `consilium silo register NAME`.")
-
-
-def _made(
-    folder: CoordinatorHome, settings: CoordinatorSettings, admin: str, *, half_made: bool
-) -> Authority:
-    """Everything but coordinator.yaml; `half_made` goes on where an `init` was cut off."""
-    # Opened before anything is written: a database that is not there leaves no half-made consortium.
-    store = Store(folder.database_url(settings))
-    try:
-        now, known = utc_now(), store.members.admins()
-        identity = _admin_of(folder) if half_made else None
-        ours = identity.certificate.fingerprint if identity else ""
-        if known and ours not in (one.fingerprint for one in store.holdings.certificates(now)):
-            raise ConfigurationError(
-                "The database already holds a consortium.",
-                "Give this one an empty database. A further replica needs no `init` but the same "
-                "folder: see docs/replicas.md.",
-            )
-        authority = _authority_of(folder) if half_made else None
-        if authority is None:
-            authority = Authority.create(folder.authority, settings.consortium, now)
-        ensure_leaf(folder, settings, Authorities(authority), now)
-        if identity is None:
-            lifetime = timedelta(seconds=settings.certificate_lifetime)
-            issued = authority.issue_admin(admin, lifetime, now)
-            identity = IdentityFiles(
-                folder=folder.admin,
-                key_pem=issued.key_pem,
-                certificate_pem=issued.certificate_pem,
-                authorities_pem=authority.certificate_pem,
-                coordinator_address=settings.address,
-                consortium=settings.consortium,
-                name=admin,
-            )
-            identity.store()
-        if not known:
-            store.members.adopt(
-                Role.ADMIN,
-                identity.name,
-                certificate_key_hash(identity.certificate_pem),
-                IssuedCertificate(
-                    identity.certificate_pem.decode(),
-                    identity.certificate.fingerprint,
-                    identity.certificate.not_after,
-                ),
-                now,
-            )
-        return authority
-    finally:
-        store.close()
-
-
-def _admin_of(folder: CoordinatorHome) -> IdentityFiles | None:
-    """The first admin's identity, if an `init` came so far."""
-    try:
-        return IdentityFiles.load(folder.admin, Role.ADMIN)
-    except ConfigurationError:
-        return None
-
-
-def _authority_of(folder: CoordinatorHome) -> Authority | None:
-    """The authority, if an `init` came so far; one that is damaged is for `Authority.create` to refuse."""
-    try:
-        return Authority.load(folder.authority)
-    except ConfigurationError:
-        return None
 
 
 @app.command(name="serve")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -9,6 +11,14 @@ import pytest
 from loopback import Consortium
 
 from coordinator.authority import Authority
+
+
+@pytest.fixture(scope="session", autouse=True)
+def left_behind() -> Iterator[None]:
+    """Processes are killed here; what they leave in the temporary folder goes with the tests."""
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patched:
+        patched.setenv("TMPDIR", folder)
+        yield
 
 
 @pytest.fixture

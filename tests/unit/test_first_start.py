@@ -22,7 +22,7 @@ from wire.errors import ConfigurationError
 from wire.identity import IdentityFiles, Role
 
 # The commands have taken its name.
-MODULE = sys.modules["coordinator.cli.coordinator"]
+MODULE = sys.modules["coordinator.founding"]
 
 
 class Cut(Exception):

@@ -106,7 +106,6 @@ def test_a_trainer_answers_on_the_socket_that_agents_use(home: Path) -> None:
 
 def test_what_a_crash_leaves_behind_is_no_sign_of_life(home: Path) -> None:
     socket = socket_of(home, AGENT)
-    socket.parent.mkdir(mode=0o700)
     script = f"import os, socket; s = socket.socket(socket.AF_UNIX); s.bind({str(socket)!r}); os._exit(0)"
     subprocess.run([sys.executable, "-ISc", script], check=True)
     assert socket.is_socket()
@@ -128,20 +127,22 @@ def test_a_process_that_is_stuck_does_not_answer(home: Path) -> None:
         stuck.set()
 
 
-@pytest.mark.parametrize("spoilt", ["open to others", "a link"])
-def test_a_folder_that_others_may_have_made_is_not_used_and_nothing_fails(
-    home: Path, tmp_path: Path, spoilt: str
-) -> None:
+@pytest.mark.parametrize("spoilt", ["taken", "nowhere"])
+def test_where_no_socket_can_be_made_the_process_goes_on_without(home: Path, spoilt: str) -> None:
     socket = socket_of(home, COORDINATOR)
-    if spoilt == "a link":
-        (tmp_path / "elsewhere").mkdir(mode=0o700)
-        socket.parent.symlink_to(tmp_path / "elsewhere")
+    if spoilt == "taken":
+        socket.mkdir()
     else:
-        socket.parent.mkdir()
-        socket.parent.chmod(0o777)
+        socket = socket.parent / "nowhere" / socket.name
     with capture_logs() as logs, answering(socket, {"": lambda: True}):
         assert ask(socket) is None
     assert [line["event"] for line in logs] == ["probe_impossible"]
+
+
+def test_only_its_own_user_may_ask(home: Path) -> None:
+    socket = socket_of(home, COORDINATOR)
+    with answering(socket, {"": lambda: True}):
+        assert socket.stat().st_mode & 0o777 == 0o600
 
 
 def test_a_socket_of_somebody_else_is_not_believed(

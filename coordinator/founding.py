@@ -1,0 +1,113 @@
+"""How a consortium begins: its authority, the server's certificate, the first admin, coordinator.yaml.
+
+coordinator.yaml comes last: what is there without it is an `init` that was cut off.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+import yaml
+
+from coordinator.authority import Authority, certificate_key_hash
+from coordinator.caretaker import ensure_leaf
+from coordinator.rotation import Authorities
+from coordinator.settings import CoordinatorHome, CoordinatorSettings
+from coordinator.store import Store
+from coordinator.store.records import IssuedCertificate
+from wire.errors import ConfigurationError
+from wire.files import locked, write_atomically
+from wire.identity import IdentityFiles, Role
+
+
+def found(
+    folder: CoordinatorHome,
+    settings: CoordinatorSettings,
+    admin: str,
+    now: datetime,
+    *,
+    if_missing: bool = False,
+) -> Authority | None:
+    """Makes the consortium and returns its authority.
+
+    With `if_missing` one that is there is kept (None), and one that is half made is finished. Replicas that share
+    the folder may start together.
+    """
+    with locked(folder.root):
+        if if_missing and folder.settings_file.exists():
+            return None
+        authority = _made(folder, settings, admin, now, half_made=if_missing)
+        text = yaml.safe_dump(settings.model_dump(mode="json"), sort_keys=False)
+        write_atomically(folder.settings_file, text.encode())
+    return authority
+
+
+def _made(
+    folder: CoordinatorHome,
+    settings: CoordinatorSettings,
+    admin: str,
+    now: datetime,
+    *,
+    half_made: bool,
+) -> Authority:
+    """Everything but coordinator.yaml; `half_made` goes on where an `init` was cut off."""
+    # Opened before anything is written: a database that is not there leaves no half-made consortium.
+    store = Store(folder.database_url(settings))
+    try:
+        known = store.members.admins()
+        identity = _admin_of(folder) if half_made else None
+        ours = identity.certificate.fingerprint if identity else ""
+        if known and ours not in (one.fingerprint for one in store.holdings.certificates(now)):
+            raise ConfigurationError(
+                "The database already holds a consortium.",
+                "Give this one an empty database. A further replica needs no `init` but the same "
+                "folder: see docs/replicas.md.",
+            )
+        authority = _authority_of(folder) if half_made else None
+        if authority is None:
+            authority = Authority.create(folder.authority, settings.consortium, now)
+        ensure_leaf(folder, settings, Authorities(authority), now)
+        if identity is None:
+            lifetime = timedelta(seconds=settings.certificate_lifetime)
+            issued = authority.issue_admin(admin, lifetime, now)
+            identity = IdentityFiles(
+                folder=folder.admin,
+                key_pem=issued.key_pem,
+                certificate_pem=issued.certificate_pem,
+                authorities_pem=authority.certificate_pem,
+                coordinator_address=settings.address,
+                consortium=settings.consortium,
+                name=admin,
+            )
+            identity.store()
+        if not known:
+            store.members.adopt(
+                Role.ADMIN,
+                identity.name,
+                certificate_key_hash(identity.certificate_pem),
+                IssuedCertificate(
+                    identity.certificate_pem.decode(),
+                    identity.certificate.fingerprint,
+                    identity.certificate.not_after,
+                ),
+                now,
+            )
+        return authority
+    finally:
+        store.close()
+
+
+def _admin_of(folder: CoordinatorHome) -> IdentityFiles | None:
+    """The first admin's identity, if an `init` came so far."""
+    try:
+        return IdentityFiles.load(folder.admin, Role.ADMIN)
+    except ConfigurationError:
+        return None
+
+
+def _authority_of(folder: CoordinatorHome) -> Authority | None:
+    """The authority, if an `init` came so far; one that is damaged is for `Authority.create` to refuse."""
+    try:
+        return Authority.load(folder.authority)
+    except ConfigurationError:
+        return None
