@@ -9,7 +9,7 @@ HELM ?= helm
 CONTAINERS ?= docker
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-system charts charts-files images images-gpu lint protos bench soak experiments clean
+.PHONY: help demo test test-system charts charts-files images images-gpu deploy-test lint protos bench soak experiments clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -73,6 +73,20 @@ images: ## Build coordinator, agent and trainer (CONTAINERS=docker, BASE, SOURCE
 
 images-gpu: ## Build the trainer for CUDA; several GB, never part of `make images`
 	$(call image,trainer-gpu,trainer,--build-arg FLAVOUR=trainer-gpu --build-arg TORCH_INDEX=https://pypi.org/simple)
+
+COMPOSE ?= $(CONTAINERS) compose
+# An engine fires healthchecks by itself; a script around one without a scheduler runs them by `SCRIPT healthy NAME`.
+HEALTHY ?= $(if $(filter docker podman,$(notdir $(lastword $(CONTAINERS)))),,$(CONTAINERS) healthy)
+# Empty: a stand-in is built, so that no registry is needed.
+POSTGRES_IMAGE ?=
+stand_in = consilium-test-postgres
+
+deploy-test: $(VENV)/charts/.done images ## Build the images; try compose files, images and charts for real (CONTAINERS, COMPOSE, HELM)
+	$(if $(POSTGRES_IMAGE),,nice $(CONTAINERS) build $(if $(filter docker podman,$(notdir $(lastword $(CONTAINERS)))), \
+		--tag $(stand_in) --file tests/deploy/postgres.Dockerfile tests/deploy,$(stand_in) tests/deploy/postgres.Dockerfile tests/deploy) \
+		$(if $(BASE),--build-arg BASE=$(BASE)))
+	CONTAINERS='$(CONTAINERS)' COMPOSE='$(COMPOSE)' HEALTHY='$(HEALTHY)' HELM='$(HELM)' POSTGRES_IMAGE='$(or $(POSTGRES_IMAGE),$(stand_in))' \
+		KUBERNETES_VALIDATE=$(abspath $(VENV)/charts/bin/python) $(BIN)/python -m pytest -m deploy tests/deploy
 
 lint: $(VENV)/.dev ## ruff, mypy --strict, import contracts, buf lint, fresh stubs
 	$(BIN)/ruff format --check .

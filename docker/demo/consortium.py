@@ -42,7 +42,7 @@ async def invite(hospitals: tuple[str, ...]) -> bool:
         if strangers := sorted(members - set(hospitals)):
             sys.exit(
                 f"This consortium has members of its own ({', '.join(strangers)}): the demo is not for it. "
-                "Give it a project of its own: docker compose --project-name demo --profile demo up"
+                "Stop this one and give the demo a project of its own: docker compose --project-name demo --profile demo up"
             )
         for name in hospitals:
             if not (TOKENS / name).exists():

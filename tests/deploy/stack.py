@@ -56,12 +56,14 @@ def compose(
 
 
 class Stack:
-    """One project: `docker-compose.yml` and what the test puts over it."""
+    """One project: a compose file of ours and what the test puts over it."""
 
-    def __init__(self, override: Path, environment: Mapping[str, str], *profiles: str) -> None:
+    def __init__(
+        self, file: str, override: Path, environment: Mapping[str, str], *profiles: str
+    ) -> None:
         self.name = f"consilium-test-{uuid.uuid4().hex[:8]}"
         self._environment = environment
-        self._words = ["--project-name", self.name, "-f", "docker-compose.yml", "-f", str(override)]
+        self._words = ["--project-name", self.name, "-f", file, "-f", str(override)]
         self._words += [word for profile in profiles for word in ("--profile", profile)]
 
     def __call__(self, *words: str, check: bool = True) -> str:
@@ -73,6 +75,11 @@ class Stack:
         """What the engine says of each service's container, ended ones included."""
         lines = self("ps", "--all", "--format", "json").splitlines()
         return {one["Service"]: one for one in map(json.loads, filter(None, lines))}
+
+    def healthy(self, *services: str) -> bool:
+        """Whether the engine says so of all of them."""
+        found = self.containers()
+        return all(found[service]["Health"] == "healthy" for service in services)
 
     def run(self, service: str, *words: str) -> str:
         """What a command prints inside a service's container."""
@@ -105,12 +112,12 @@ class Stack:
 
 @contextmanager
 def stack(
-    folder: Path, override: str, environment: Mapping[str, str], *profiles: str
+    file: str, folder: Path, override: str, environment: Mapping[str, str], *profiles: str
 ) -> Iterator[Stack]:
     """A project that is not up yet; nothing of it is left after the block."""
-    file = folder / "override.yml"
-    file.write_text(override)
-    made, over = Stack(file, environment, *profiles), Event()
+    over_it = folder / "override.yml"
+    over_it.write_text(override)
+    made, over = Stack(file, over_it, environment, *profiles), Event()
     nurse = Thread(target=made.check_health, args=(over,), daemon=True)
     try:
         if HEALTHY:

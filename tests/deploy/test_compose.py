@@ -49,7 +49,7 @@ def lasting(service: Service) -> bool:
 
 
 def ours(service: Service) -> bool:
-    return service["image"].startswith("consilium-")
+    return str(service["image"]).startswith("consilium-")
 
 
 def mounts(service: Service) -> dict[str, Service]:
@@ -290,11 +290,30 @@ def test_the_example_names_every_setting(file: str) -> None:
     assert offered - {"COMPOSE_PROFILES"} == used
 
 
+def test_the_commands_people_are_told_to_run_exist() -> None:
+    told = re.findall(
+        r"exec (\S+) consilium ([a-z][^\n`)…]*)", GUIDE.read_text().replace("--profile demo ", "")
+    )
+    services = {name.rpartition(" ")[2] for name, _ in everything()}
+    assert len(told) >= 5
+    for service, words in told:
+        assert service in services
+        understood(words.split())
+
+
 OVERRIDE = """
 services:
   coordinator:
     # Whoever runs the tests may have a coordinator of his own.
     ports: !reset []
+"""
+ELSEWHERE = """
+services:
+  agent:
+    ports: !reset []
+networks:
+  # In earnest there is the internet between the two.
+  default: {name: PROJECT_consortium, external: true}
 """
 GET_OUT = """
 import json, socket
@@ -334,7 +353,7 @@ labels: [malignant, benign]
 silos: [bologna, coimbra, leiden]
 rounds: {max_rounds: ROUNDS, deadline: 10m, grace: 0s, quorum: 3, stop_patience: 0}
 """
-ROUNDS = 20
+ROUNDS = 14
 BALLOTS = """
 import json, sqlite3
 file = sqlite3.connect("file:/var/lib/consilium/coordinator/coordinator.db?mode=ro", uri=True)
@@ -344,7 +363,7 @@ print(json.dumps(file.execute("SELECT round, silo, digest FROM ballots WHERE tas
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    with stack(tmp_path_factory.mktemp("demo"), OVERRIDE, {}, "demo") as made:
+    with stack(CONSORTIUM, tmp_path_factory.mktemp("demo"), OVERRIDE, {}, "demo") as made:
         made("up", "--detach")
         eventually("the demo's report", lambda: ended(made, "demo-report"))
         yield made
@@ -413,11 +432,8 @@ print(json.dumps([found, libraries]))
         }
 
     def test_everything_is_healthy(self, demo: Stack) -> None:
-        def healthy() -> bool:
-            found = demo.containers()
-            return all(one["Health"] == "healthy" for n, one in found.items() if n.endswith(OURS))
-
-        assert eventually("everything is healthy", healthy)
+        lasting = ["coordinator", *(f"{h}-{p}" for h in HOSPITALS for p in ("agent", "trainer"))]
+        assert eventually("everything is healthy", lambda: demo.healthy(*lasting))
 
     def test_killing_and_restarting_containers_loses_nothing(self, demo: Stack) -> None:
         text = AGAIN.replace("ROUNDS", str(ROUNDS))
@@ -430,12 +446,12 @@ print(json.dumps([found, libraries]))
         round_reached(2)
         demo("kill", "coordinator")
         demo("start", "coordinator")
-        round_reached(5)
+        round_reached(4)
         demo("kill", "bologna-trainer", "coimbra-agent")
         demo("start", "bologna-trainer", "coimbra-agent")
-        round_reached(8)
+        round_reached(6)
         demo("restart", "--timeout", "30", "coordinator", "leiden-agent", "leiden-trainer")
-        round_reached(11)
+        round_reached(8)
         # What an upgrade or a reboot does: every container is new, only the volumes are what they were.
         demo("down", "--timeout", "30")
         assert demo.containers() == {}
@@ -493,8 +509,9 @@ def consortium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     }
     if image := os.environ.get("POSTGRES_IMAGE"):
         environment["POSTGRES_IMAGE"] = image
-    with stack(folder, OVERRIDE, environment, "postgres") as made:
+    with stack(CONSORTIUM, folder, OVERRIDE, environment, "postgres") as made:
         made("up", "--detach")
+        eventually("a coordinator", lambda: made.healthy("coordinator"))
         yield made
 
 
@@ -551,6 +568,35 @@ except psycopg.OperationalError as error:
         eventually("a registration", lambda: "join_token" in consortium(*words, check=False))
         assert self.silos(consortium) == ["north", "south"]
         assert consortium.run("coordinator", "cat", "/proc/1/stat").split()[21] == started
+
+    def test_a_hospital_joins_with_its_own_file_and_only_once(
+        self, consortium: Stack, tmp_path: Path
+    ) -> None:
+        registered = consortium.consilium("coordinator", "silo", "register", "mainz")
+        token, settings, data = tmp_path / "token", tmp_path / "silo.yaml", tmp_path / "data"
+        token.write_text(registered["join_token"])
+        settings.write_text("data: {path: /data/patients.csv, label: ill}\nmodel: decision_tree\n")
+        data.mkdir()
+        (data / "patients.csv").write_text("age,ill\n" + "61,yes\n47,no\n" * 20)
+        environment = {
+            "CONSILIUM_JOIN_TOKEN_FILE": str(token),
+            "CONSILIUM_SILO_YAML": str(settings),
+            "CONSILIUM_DATA": str(data),
+        }
+        beside = ELSEWHERE.replace("PROJECT", consortium.name)
+        with stack(SILO, tmp_path, beside, environment, "cpu") as hospital:
+            hospital("up", "--detach")
+            eventually("a connection", lambda: hospital.healthy("agent"))
+            assert "Joined" in hospital.log("join")
+            hospital.run("trainer", "consilium", "agent", "check")
+            assert hospital.python("trainer", INTERFACES) == ["lo"]
+            # The token may go; the identity stays in its volume.
+            token.write_text("")
+            hospital("down", "--timeout", "30")
+            hospital("up", "--detach")
+            eventually("a connection", lambda: hospital.healthy("agent"))
+            assert "it is kept so" in hospital.log("join")
+        assert consortium.consilium("coordinator", "silo", "show", "mainz")["connected"] is False
 
     @staticmethod
     def silos(consortium: Stack) -> list[str]:
