@@ -281,7 +281,8 @@ class TestTables:
     def test_certainties_leave_out_the_rows_they_are_learned_from(self, rows: Deal) -> None:
         found = train(Method.FEDAUX, rows, Steps(60, 20), 0)
         assert found.answered == pytest.approx(0.8)
-        assert found.consensus is not None and found.consensus > 0.6
+        assert found.consensus is not None
+        assert found.consensus > 0.6
 
     def test_a_shift_is_measured_against_iid_on_the_same_split(self) -> None:
         values = {"iid": (0.80, 0.84), "digits": (0.75, 0.77)}
