@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -19,7 +18,7 @@ from typing import Any, TypeVar
 import numpy as np
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
-from service import free_port
+from service import eventually, free_port
 
 from coordinator.cli.connection import AdminLink, admin_link
 from silo_agent.coordinator_link import CoordinatorLink
@@ -52,16 +51,6 @@ def consilium(*arguments: object, status: int = 0) -> str:
     assert done.returncode == status, done.stdout + done.stderr
     assert "Traceback" not in done.stderr, done.stderr
     return done.stdout + done.stderr
-
-
-def eventually(what: str, probe: Callable[[], T | None]) -> T:
-    """The first truthy answer of `probe`; fails with `what` if there never is one."""
-    end = time.monotonic() + PATIENCE
-    while time.monotonic() < end:
-        if found := probe():
-            return found
-        time.sleep(0.05)
-    raise AssertionError(f"never happened: {what}")
 
 
 class Process:

@@ -27,6 +27,7 @@ import yaml
 from http2 import Peer, tls_context
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
+from service import eventually
 
 from coordinator.authority import Authority
 from coordinator.cli.connection import AdminLink, admin_link
@@ -51,17 +52,6 @@ SILENCE, HANDSHAKE = 3.0, 3.0
 """`limits` of the besieged coordinator, short so that tests are."""
 GROWTH_MIB = 64
 _PACE_SECONDS = 0.2
-_PATIENCE_SECONDS = 60.0
-
-
-def eventually(what: str, probe: Callable[[], T | None]) -> T:
-    """The first truthy answer of `probe`."""
-    end = time.monotonic() + _PATIENCE_SECONDS
-    while time.monotonic() < end:
-        if found := probe():
-            return found
-        time.sleep(0.05)
-    raise AssertionError(f"never happened: {what}")
 
 
 def votes(number: int) -> np.ndarray:

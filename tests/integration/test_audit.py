@@ -12,21 +12,19 @@ import shutil
 import signal
 import sqlite3
 import subprocess
-import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import pytest
 from coordinator_process import await_port, command, consilium, environment, free_ports
+from service import eventually
 
 from silo_agent.home import SiloHome
 from wire.ballot import BallotShape, Encoding, unpack
-
-T = TypeVar("T")
 
 LABELS = ("zzmalignantzz", "zzbenignzz")
 ROWS = 211
@@ -90,15 +88,6 @@ class Federation:
             process.wait()
         for log in sorted(self.folder.glob("*.log")):
             print(f"----- {log.name}\n{log.read_text(errors='replace')}")
-
-
-def eventually(what: str, probe: Callable[[], T | None]) -> T:
-    end = time.monotonic() + PATIENCE_SECONDS
-    while time.monotonic() < end:
-        if found := probe():
-            return found
-        time.sleep(0.1)
-    raise AssertionError(f"never happened: {what}")
 
 
 def private_values(silo: str) -> np.ndarray:

@@ -10,7 +10,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Any, TypeVar
 import numpy as np
 import pandas as pd
 import pytest
+from service import eventually
 
 from coordinator.cli.connection import AdminLink, admin_link
 from coordinator.cli.silo import silo_row
@@ -41,9 +41,8 @@ from wire.errors import (
 from wire.files import digest_of
 from wire.task import TaskDefinition
 
-T = TypeVar("T")
-
 CONSILIUM = Path(sys.executable).with_name("consilium")
+T = TypeVar("T")
 PATIENCE = 60.0
 # A program of its own, not `preexec_fn`: Python code between fork and exec hangs where gRPC has threads.
 DIE_WITH_PARENT = (
@@ -104,15 +103,6 @@ def running(log: Path, *arguments: object, path: str = "") -> Iterator[None]:
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-
-
-def eventually(what: str, probe: Callable[[], T | None]) -> T:
-    end = time.monotonic() + PATIENCE
-    while time.monotonic() < end:
-        if found := probe():
-            return found
-        time.sleep(0.1)
-    raise AssertionError(f"never happened: {what}")
 
 
 def events(log: Path, name: str) -> list[dict[str, Any]]:

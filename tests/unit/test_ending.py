@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from service import eventually
 
 # Starts a child that starts a child, as a learner would: from a thread. Names both, then does what it is told.
 SERVICE = """
@@ -69,7 +70,7 @@ def service(what_follows: str) -> Iterator[tuple[subprocess.Popen[str], list[int
 def alive(pid: int) -> bool:
     try:
         state = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[0]
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return False
     return state != "Z"
 
@@ -93,7 +94,7 @@ def test_a_service_ends_with_status_0_and_takes_along_what_it_started(
         _, errors = process.communicate(timeout=60)
         assert process.returncode == 0, errors
         assert ("stopped_unfinished" in errors) == cut_off
-        assert not any(map(alive, children))
+        eventually("nobody left behind", lambda: not any(map(alive, children)) or None)
 
 
 def test_sigterm_before_a_service_listens_to_it_ends_it_at_once() -> None:
