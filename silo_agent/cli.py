@@ -116,16 +116,8 @@ def run(
     log_level: LogLevel = "info",
 ) -> None:
     """Take part: agent and trainer, each a process of its own. Safe to kill at any moment."""
-    options = RunOptions(
-        with_trainer=True,
-        metrics_port=metrics_port,
-        metrics_listen=metrics_listen,
-        log_level=log_level,
-        lease_patience=lease_patience,
-        drain=drain,
-        proxy=read_proxy(proxy),
-    )
-    _run(home, options)
+    page, via = (metrics_port, metrics_listen), read_proxy(proxy)
+    _run(home, RunOptions(True, *page, log_level, lease_patience, drain, via))
 
 
 @agent.command()
@@ -139,16 +131,8 @@ def relay(
     log_level: LogLevel = "info",
 ) -> None:
     """Run the network side alone, where the trainer has a container of its own."""
-    options = RunOptions(
-        with_trainer=False,
-        metrics_port=metrics_port,
-        metrics_listen=metrics_listen,
-        log_level=log_level,
-        lease_patience=lease_patience,
-        drain=drain,
-        proxy=read_proxy(proxy),
-    )
-    _run(home, options)
+    page, via = (metrics_port, metrics_listen), read_proxy(proxy)
+    _run(home, RunOptions(False, *page, log_level, lease_patience, drain, via))
 
 
 @agent.command()
