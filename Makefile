@@ -34,8 +34,9 @@ $(VENV)/sslyze/.done: $(VENV)/.dev
 	$(VENV)/sslyze/bin/pip install --quiet --disable-pip-version-check 'sslyze>=6.3,<7'
 	@touch $@
 
+# Most of them wait for processes they started, hence two at a time; those of a file stay together.
 test: $(VENV)/.dev $(VENV)/sslyze/.done ## Every test that needs nothing but Python packages
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
 test-system: $(VENV)/.dev ## Tests against programs of the system; installs them with apt (Debian, as root)
 	@command -v tinyproxy >/dev/null && command -v promtool >/dev/null \
