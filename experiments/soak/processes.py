@@ -144,10 +144,12 @@ def launch(
     """Python with `arguments`, in `folder`, on a leash and deaf to a Ctrl-C at our terminal."""
     # -P: the folder has a sub-folder `coordinator`, which is no package.
     command = [sys.executable, "-P", *arguments]
+    # What a killed process leaves in the temporary folder goes with ours.
+    variables = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "TMPDIR": str(folder)}
     return subprocess.Popen(
         [sys.executable, "-IS", leash.__file__, str(os.getpid()), *command],
         cwd=folder,
-        env=without_proxy(os.environ) | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+        env=without_proxy(os.environ) | variables,
         stdin=stdin,
         stdout=stdout,
         stderr=stderr,
