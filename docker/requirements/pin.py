@@ -78,13 +78,18 @@ def installed(asked: Iterable[Requirement]) -> Pins:
     return pins
 
 
+def for_cpu(trainer: Pins) -> Pins:
+    """Builds for the processor alone: to pip `2.13.0+cpu` is a `2.13.0`, and the better one where both can be had."""
+    return {name: pin for name, pin in trainer.items() if pin.local}
+
+
 def with_cuda(trainer: Pins) -> Pins:
     """The trainer's pins with torch and XGBoost for GPUs, and what these need, as the index has it today."""
     if Version(version("pip")) < Version("23.3"):
         raise SystemExit("This pip downloads every CUDA wheel to read its needs; 23.3 does not.")
     swapped = {CUDA.get(name, name): pin for name, pin in trainer.items()}
     asked = [f"{name}=={pin.public}" for name, pin in swapped.items()]
-    asked += [f"{name}!={pin}" for name, pin in swapped.items() if pin.local]
+    asked += [f"{name}!={pin}" for name, pin in for_cpu(trainer).items()]
     resolve = [sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed", "--quiet"]
     with tempfile.NamedTemporaryFile() as report:
         command = [*resolve, "--only-binary", ":all:", "--report", report.name, *asked]
@@ -96,13 +101,14 @@ def with_cuda(trainer: Pins) -> Pins:
 def read(image: str) -> Pins:
     """The pins as they lie here."""
     lines = (HERE / f"{image}.txt").read_text().splitlines()
-    pairs = [line.split("==") for line in lines if line and not line.startswith("#")]
+    pairs = [line.split(",")[0].split("==") for line in lines if line and not line.startswith("#")]
     return {canonicalize_name(name): Version(version) for name, version in pairs}
 
 
-def write(image: str, pins: Pins, command: str) -> None:
-    """One line each, in order."""
-    lines = "".join(f"{name}=={pins[name]}\n" for name in sorted(pins))
+def write(image: str, pins: Pins, command: str, refused: Pins | None = None) -> None:
+    """One line each, in order; `refused` are builds that must not stand in for what is pinned."""
+    but = {name: f",!={pin}" for name, pin in (refused or {}).items()}
+    lines = "".join(f"{name}=={pins[name]}{but.get(name, '')}\n" for name in sorted(pins))
     (HERE / f"{image}.txt").write_text(f"# Made by `{command}`.\n{lines}")
 
 
@@ -110,7 +116,8 @@ def main() -> None:
     """Writes the files anew."""
     command = "python docker/requirements/pin.py"
     if "--gpu" in sys.argv[1:]:
-        write("trainer-gpu", with_cuda(read("trainer")), f"{command} --gpu")
+        trainer = read("trainer")
+        write("trainer-gpu", with_cuda(trainer), f"{command} --gpu", for_cpu(trainer))
         return
     for image in (*EXTRAS, "build"):
         write(image, installed(direct(image)), command)

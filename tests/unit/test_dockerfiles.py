@@ -280,6 +280,14 @@ def test_only_the_trainer_has_learner_libraries(image: str) -> None:
     assert not learners & pin.read(image).keys()
 
 
+def test_the_gpu_image_refuses_the_cpus_torch() -> None:
+    lines = (DOCKER / "requirements" / "trainer-gpu.txt").read_text().splitlines()
+    (torch,) = [Requirement(line) for line in lines if line.startswith("torch==")]
+    cpu = pin.read("trainer")["torch"]
+    assert not torch.specifier.contains(cpu)
+    assert torch.specifier.contains(cpu.public)
+
+
 def test_the_gpu_image_differs_in_its_wheels_only() -> None:
     cpu, gpu = pin.read("trainer"), pin.read("trainer-gpu")
     assert cpu.pop("torch").public == str(gpu.pop("torch"))
