@@ -50,7 +50,7 @@ $(VENV)/charts/.done: $(VENV)/.dev
 	@touch $@
 
 charts: $(VENV)/charts/.done ## Lint, render (the whole matrix) and check both charts (HELM=helm)
-	HELM=$(HELM) KUBERNETES_VALIDATE=$(abspath $(VENV)/charts/bin/python) $(BIN)/python -m pytest tests/deploy/test_charts.py
+	HELM=$(HELM) KUBERNETES_VALIDATE=$(abspath $(VENV)/charts/bin/python) $(BIN)/python -m pytest tests/deploy/test_charts*.py
 
 charts-files: ## Copy alerts and dashboards into the charts, which read nothing outside themselves
 	@for chart in coordinator silo; do \

@@ -1,5 +1,5 @@
 # Stands in for the official postgres image where no registry can be reached: Debian's PostgreSQL behind the same variables, folder and user.
-# For tests/deploy/test_compose.py only.
+# For tests/deploy/test_compose_run.py only.
 ARG BASE=docker.io/library/python:3.11-slim-bookworm
 FROM ${BASE}
 RUN apt-get update \

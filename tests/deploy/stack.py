@@ -10,21 +10,25 @@ import json
 import os
 import shlex
 import subprocess
-import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from threading import Event, Thread
-from typing import Any, TypeVar
+from typing import Any
 
-T = TypeVar("T")
+import service
 
 ROOT = Path(__file__).parents[2]
+CONSORTIUM, SILO = "docker-compose.yml", "docker/silo.compose.yml"
+HOSPITALS = ("bologna", "coimbra", "leiden")
+OURS = ("coordinator", "agent", "trainer")
 COMPOSE = shlex.split(os.environ.get("COMPOSE", "docker compose"))
 HEALTHY = shlex.split(os.environ.get("HEALTHY", ""))
 PATIENCE = 400.0
 """Seconds after which something that should happen counts as never happening; no test needs them."""
+eventually = partial(service.eventually, seconds=PATIENCE)
 
 Service = dict[str, Any]
 
@@ -128,13 +132,3 @@ def stack(
         if HEALTHY:
             nurse.join()
         made.end()
-
-
-def eventually(what: str, probe: Callable[[], T | None]) -> T:
-    """The first truthy answer of `probe`; fails with `what` if there never is one."""
-    end = time.monotonic() + PATIENCE
-    while time.monotonic() < end:
-        if found := probe():
-            return found
-        time.sleep(0.5)
-    raise AssertionError(f"never happened: {what}")

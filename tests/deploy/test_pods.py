@@ -19,14 +19,14 @@ import shlex
 import shutil
 import subprocess
 import tarfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import pytest
 import yaml
+from service import eventually
 
 from wire import __version__
 
@@ -38,10 +38,8 @@ CONTAINERS = shlex.split(os.environ.get("CONTAINERS", "podman"))
 TAG = os.environ.get("TAG", __version__)
 HOST = "coordinator.pods.test"
 PYTHON = "/opt/consilium/bin/python"
-PATIENCE = 120.0
 
 Manifest = dict[str, Any]
-T = TypeVar("T")
 
 COORDINATOR = f"hosts: [{HOST}]\nimage: {{tag: {TAG}}}\nsettings: {{lease: 5s}}\n"
 SILO = f"""
@@ -103,15 +101,6 @@ def run(*arguments: object, check: bool = True, **more: Any) -> subprocess.Compl
 
 def podman(*arguments: object, **more: Any) -> subprocess.CompletedProcess[str]:
     return run(*program(), *arguments, **more)
-
-
-def until(what: str, probe: Callable[[], T | None]) -> T:
-    end = time.monotonic() + PATIENCE
-    while time.monotonic() < end:
-        if found := probe():
-            return found
-        time.sleep(0.5)
-    raise AssertionError(f"never happened: {what}")
 
 
 class Cluster:
@@ -246,7 +235,7 @@ class Pods:
         return podman("exec", container, "consilium", *words, check=check)
 
     def until_probed(self, container: str, *words: str) -> None:
-        until(
+        eventually(
             f"{words} in {container}",
             lambda: self.consilium(container, *words, check=False).returncode == 0,
         )
@@ -332,7 +321,7 @@ def test_a_task_is_voted_on_to_its_end(pods: Pods) -> None:
         shown = pods.consilium(pods.coordinator, "task", "show", "trial", "--json").stdout
         return "FINISHED" in shown
 
-    until("the end of the task", finished)
+    eventually("the end of the task", finished)
     ledger = pods.consilium(pods.trainer, "agent", "ledger").stdout
     assert "trial" in ledger
 

@@ -40,6 +40,15 @@ def eventually(what: str, probe: Callable[[], T | None], seconds: float = PATIEN
     raise AssertionError(f"never happened: {what}")
 
 
+def alive(pid: int) -> bool:
+    """True while a process runs; one that only waits to be buried does not."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state != "Z"
+
+
 def free_port() -> int:
     """A port nobody listens on."""
     for port in random.sample(_PORTS, 100):

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from federation import HERE, Federation, Silo, federation
 from postgres import PostgresServer
-from service import Service, eventually, free_port
+from service import Service, alive, eventually, free_port
 
 from coordinator.cli.coordinator import init
 from coordinator.probe import WHO as COORDINATOR
@@ -91,14 +91,6 @@ def paid_rounds(silo: Silo) -> list[tuple[int, bool]]:
 def child_of(silo: Silo) -> int:
     """The process that the learner started last; see `parents`."""
     return int((silo.gate / "child").read_text())
-
-
-def alive(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return False
-    return state != "Z"
 
 
 def test_a_trainer_finishes_what_ends_in_time_and_stops_without_what_does_not(

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from service import alive
 
 from experiments.demo import leash
 from experiments.demo.processes import Child, DemoFailed, Processes, free_ports, until
@@ -26,14 +27,6 @@ child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"],
 print(child.pid, flush=True)
 time.sleep(600)
 """
-
-
-def alive(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return False
-    return state != "Z"
 
 
 def eventually(condition: Callable[[], bool]) -> None:

@@ -8,10 +8,9 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 
 import pytest
-from service import eventually
+from service import alive, eventually
 
 # Starts a child that starts a child, as a learner would: from a thread. Names both, then does what it is told.
 SERVICE = """
@@ -65,14 +64,6 @@ def service(what_follows: str) -> Iterator[tuple[subprocess.Popen[str], list[int
         for pid in (process.pid, *children):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-
-
-def alive(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return state != "Z"
 
 
 @pytest.mark.parametrize(

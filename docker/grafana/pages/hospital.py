@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from panels import Dashboard, Panel, Query, Row
 
-from pages.words import CONNECTED, DAY, HERE, HOSPITAL_VARIABLES, quantiles
+from pages.words import CONNECTED, DAY, HERE, HOSPITAL_VARIABLES, quantiles, tile
 
 HOSPITAL = Dashboard(
     "hospital",
@@ -15,13 +15,11 @@ HOSPITAL = Dashboard(
         Row(
             "Is it in order?",
             (
-                Panel(
+                tile(
                     "Coordinator",
                     "Whether the agent's watch stream is open.",
-                    (Query(f"consilium_agent_connected{HERE}", "coordinator"),),
-                    kind="stat",
-                    width=4,
-                    height=5,
+                    f"consilium_agent_connected{HERE}",
+                    "coordinator",
                     names=CONNECTED,
                     limits=(1,),
                     falling=True,
@@ -38,34 +36,20 @@ HOSPITAL = Dashboard(
                     width=6,
                     height=5,
                 ),
-                Panel(
+                tile(
                     "Certificate left",
                     "Time until this silo's certificate expires; it renews itself at two thirds of its life.",
-                    (
-                        Query(
-                            f"consilium_certificate_expiry_timestamp_seconds{HERE} - time()",
-                            "left",
-                        ),
-                    ),
-                    kind="stat",
+                    f"consilium_certificate_expiry_timestamp_seconds{HERE} - time()",
+                    "left",
                     unit="s",
-                    width=4,
-                    height=5,
                     limits=(DAY, 2 * DAY),
                     falling=True,
                 ),
-                Panel(
+                tile(
                     "Waiting for approval",
                     "Tasks that a person here has yet to decide on (consilium agent tasks).",
-                    (
-                        Query(
-                            f"sum(consilium_agent_waiting_for_approval{HERE}) or vector(0)",
-                            "tasks",
-                        ),
-                    ),
-                    kind="stat",
-                    width=4,
-                    height=5,
+                    f"sum(consilium_agent_waiting_for_approval{HERE}) or vector(0)",
+                    "tasks",
                     limits=(1,),
                 ),
                 Panel(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from panels import Dashboard, Panel, Query, Row, Variable
 
-from pages.words import CONNECTED, DAY
+from pages.words import CONNECTED, DAY, tile
 
 _SILO = '{silo="$silo"}'
 
@@ -19,45 +19,29 @@ SILO = Dashboard(
         Row(
             "Is it there?",
             (
-                Panel(
+                tile(
                     "Connected",
                     "Whether its lease runs.",
-                    (Query(f"max(consilium_silo_connected{_SILO})", "$silo"),),
-                    kind="stat",
-                    width=4,
-                    height=5,
+                    f"max(consilium_silo_connected{_SILO})",
+                    "$silo",
                     names=CONNECTED,
                     limits=(1,),
                     falling=True,
                 ),
-                Panel(
+                tile(
                     "Last seen",
                     "Time since its last sign of life; a heartbeat comes three times per lease.",
-                    (
-                        Query(
-                            f"time() - max(consilium_silo_last_seen_timestamp_seconds{_SILO})",
-                            "ago",
-                        ),
-                    ),
-                    kind="stat",
+                    f"time() - max(consilium_silo_last_seen_timestamp_seconds{_SILO})",
+                    "ago",
                     unit="s",
-                    width=4,
-                    height=5,
                     limits=(60, 900),
                 ),
-                Panel(
+                tile(
                     "Certificate left",
                     "Time until its newest certificate expires; it renews itself at two thirds of its life.",
-                    (
-                        Query(
-                            f"max(consilium_silo_certificate_expiry_timestamp_seconds{_SILO}) - time()",
-                            "left",
-                        ),
-                    ),
-                    kind="stat",
+                    f"max(consilium_silo_certificate_expiry_timestamp_seconds{_SILO}) - time()",
+                    "left",
                     unit="s",
-                    width=4,
-                    height=5,
                     limits=(DAY, 2 * DAY),
                     falling=True,
                 ),

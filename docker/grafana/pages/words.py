@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from panels import Query, Variable
+from typing import Any
+
+from panels import Panel, Query, Variable
 
 UP = (("1", "up", "green"), ("0", "down", "red"))
 CONNECTED = (("1", "connected", "green"), ("0", "away", "red"))
@@ -28,3 +30,8 @@ def quantiles(metric: str, by: str, where: str = "") -> tuple[Query, ...]:
         Query(f"histogram_quantile(0.5, {over})", f"{name}median"),
         Query(f"histogram_quantile(0.95, {over})", f"{name}95 %"),
     )
+
+
+def tile(title: str, description: str, expr: str, legend: str, **more: Any) -> Panel:
+    """One number, in a row of six."""
+    return Panel(title, description, (Query(expr, legend),), kind="stat", width=4, height=5, **more)
