@@ -9,7 +9,7 @@ HELM ?= helm
 CONTAINERS ?= docker
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-system charts charts-files images images-gpu deploy-test lint protos bench soak experiments clean
+.PHONY: help demo test test-system charts charts-files images images-gpu images-gpu-test deploy-test lint protos bench soak experiments clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -81,6 +81,9 @@ HEALTHY ?= $(if $(filter docker podman,$(notdir $(lastword $(CONTAINERS)))),,$(C
 # Empty: a stand-in is built, so that no registry is needed.
 POSTGRES_IMAGE ?=
 stand_in = consilium-test-postgres
+
+images-gpu-test: $(VENV)/.dev images-gpu ## Build the trainer for CUDA and try it, with or without a GPU
+	CONTAINERS='$(CONTAINERS)' IMAGES=trainer-gpu $(BIN)/python -m pytest tests/deploy/test_images.py -k trainer-gpu
 
 deploy-test: $(VENV)/charts/.done images ## Build the images; try compose files, images and charts for real (CONTAINERS, COMPOSE, HELM)
 	$(if $(POSTGRES_IMAGE),,nice $(CONTAINERS) build $(if $(filter docker podman,$(notdir $(lastword $(CONTAINERS)))), \

@@ -1,7 +1,7 @@
 """The images as `make images` left them: nobody's, read-only, without a network, and with nothing inside that is not theirs.
 
 CONTAINERS names the engine: `docker` by default, `podman`, or a program that has podman as a command.
-CONSILIUM_VERSION names a tag other than that of `make images`.
+CONSILIUM_VERSION names a tag other than that of `make images`, IMAGES what to look at: by default all but `trainer-gpu`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ pytestmark = [pytest.mark.deploy, pytest.mark.timeout(900)]
 _CONTAINERS = shlex.split(os.environ.get("CONTAINERS", "docker"))
 _DIRECT = Path(_CONTAINERS[-1]).name in ("docker", "podman")
 ENGINE = _CONTAINERS if _DIRECT else [*_CONTAINERS, "podman"]
-IMAGES = ("coordinator", "agent", "trainer")
+IMAGES = os.environ.get("IMAGES", "coordinator agent trainer").split()
+TRAINERS = [image for image in IMAGES if image.startswith("trainer")]
 TAG = os.environ.get("CONSILIUM_VERSION", __version__)
 HARDENED = (
     *("--read-only", "--cap-drop", "ALL", "--security-opt", "no-new-privileges"),
@@ -33,6 +34,7 @@ HARDENED = (
 )
 PATIENCE = 120
 every_image = pytest.mark.parametrize("image", IMAGES)
+every_trainer = pytest.mark.parametrize("image", TRAINERS)
 
 
 def engine(*words: str, given: str | None = None) -> subprocess.CompletedProcess[str]:
@@ -43,6 +45,11 @@ def engine(*words: str, given: str | None = None) -> subprocess.CompletedProcess
 
 def tagged(image: str) -> str:
     return f"consilium-{image}:{TAG}"
+
+
+def room(image: str) -> str:
+    """Whose process an image runs: a trainer is one with CUDA or without."""
+    return image.removesuffix("-gpu")
 
 
 def run(image: str, *words: str) -> subprocess.CompletedProcess[str]:
@@ -70,13 +77,13 @@ def test_the_image_says_what_it_is(image: str) -> None:
     healthcheck = config.get("Healthcheck") or about["Healthcheck"]
     assert healthcheck["Test"][:2] == ["CMD", "consilium"]
     labels = {key.rpartition(".")[2]: value for key, value in config["Labels"].items()}
-    assert labels["title"] == f"Consilium {image}"
+    assert labels["title"] == f"Consilium {room(image)}"
     assert labels["version"] == TAG
     assert labels["licenses"] == "Apache-2.0"
     assert labels["revision"]
     ports = {"coordinator": {7443, 7444, 9464}, "agent": {9465}, "trainer": set()}
     exposed = config.get("ExposedPorts") or {}
-    assert {int(port.split("/")[0]) for port in exposed} == ports[image]
+    assert {int(port.split("/")[0]) for port in exposed} == ports[room(image)]
 
 
 @every_image
@@ -147,7 +154,7 @@ print(json.dumps({"rooms": [name for name in names if there(name)], "installers"
             *("interpret", "imodels", "joblib", "dp_accounting", "scipy", "pyarrow"),
         },
     }
-    assert set(found["rooms"]) == rooms[image]
+    assert set(found["rooms"]) == rooms[room(image)]
     assert found["installers"] == []
 
 
@@ -183,9 +190,10 @@ print(json.dumps({"failed": failed, "bare": bare, "modules": modules}))
     assert found["modules"] > 25
 
 
-def test_every_learner_learns_in_what_is_left_of_its_library() -> None:
+@every_trainer
+def test_every_learner_learns_in_what_is_left_of_its_library(image: str) -> None:
     accuracy = python(
-        "trainer",
+        image,
         """
 import json
 import numpy as np
@@ -210,15 +218,26 @@ print(json.dumps(found))
     assert min(accuracy.values()) > 0.8, accuracy
 
 
-@pytest.mark.parametrize(
-    ("image", "rooms"),
-    [
-        ("coordinator", {"coordinator", "admin", "silo", "public-set", "task", "audit"}),
-        ("agent", {"agent"}),
-        ("trainer", {"agent", "privacy", "student"}),
-    ],
-)
-def test_it_offers_its_own_commands(image: str, rooms: set[str]) -> None:
+@every_trainer
+def test_only_the_trainer_for_gpus_is_built_for_cuda(image: str) -> None:
+    """Whether a GPU is there is another question: without one both train on the processor."""
+    built = python(
+        image,
+        """
+import json, torch, xgboost
+print(json.dumps({"torch": torch.version.cuda is not None, "xgboost": bool(xgboost.build_info()["USE_CUDA"])}))
+""",
+    )
+    assert built == dict.fromkeys(("torch", "xgboost"), image == "trainer-gpu")
+
+
+@every_image
+def test_it_offers_its_own_commands(image: str) -> None:
+    rooms = {
+        "coordinator": {"coordinator", "admin", "silo", "public-set", "task", "audit"},
+        "agent": {"agent"},
+        "trainer": {"agent", "privacy", "student"},
+    }
     everything = {"demo", "coordinator", "admin", "silo", "public-set", "task", "audit", "agent"}
     everything |= {"privacy", "student", "experiment"}
     outcome = run(image, "--help")
@@ -226,20 +245,18 @@ def test_it_offers_its_own_commands(image: str, rooms: set[str]) -> None:
     offered = {
         line.strip("│ ").split(" ")[0] for line in outcome.stdout.splitlines() if line[:1] == "│"
     }
-    assert offered & everything == rooms
+    assert offered & everything == rooms[room(image)]
     assert run(image, "--version").stdout.strip() == __version__
 
 
-@pytest.mark.parametrize(
-    ("image", "probe"),
-    [
-        ("coordinator", ("coordinator", "probe")),
-        ("agent", ("agent", "probe")),
-        ("trainer", ("agent", "probe-trainer")),
-    ],
-)
-def test_the_healthcheck_fails_where_nothing_runs(image: str, probe: tuple[str, ...]) -> None:
-    outcome = run(image, *probe)
+@every_image
+def test_the_healthcheck_fails_where_nothing_runs(image: str) -> None:
+    probes = {
+        "coordinator": ("coordinator", "probe"),
+        "agent": ("agent", "probe"),
+        "trainer": ("agent", "probe-trainer"),
+    }
+    outcome = run(image, *probes[room(image)])
     assert outcome.returncode == 1, outcome.stderr
     said = [line for line in outcome.stdout.splitlines() if line.strip()]
     assert len(said) == 1
