@@ -2,16 +2,17 @@
 
 Everything is read from the store, so what a coordinator killed at any point of this has begun, it finishes
 after its restart, or another replica finishes at once, and the consensus is the same. Only party-level noise is
-drawn anew; then the one consensus that was published stands, and no other was ever seen.
+drawn anew; then the one consensus that was published stands, and no other was ever seen. If one was, because the
+store is younger than it and came from a backup, silos say so with their ballots and it is booked now.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
-from coordinator.consensus import changed_rows, elect, labels_for
+from coordinator.consensus import PartyRelease, changed_rows, elect, labels_for
 from coordinator.rounds import ClosedBy, Round, settled
 from coordinator.store import Store
 from coordinator.store.records import Consensus, TaskRecord
@@ -75,9 +76,18 @@ def count(store: Store, task: TaskRecord, number: int, bits: Bits) -> Consensus:
         changed_rows=changed,
         abstained_rows=outcome.abstained_rows,
         ballots=outcome.ballots,
-        release=outcome.release,
+        release=_booked(outcome.release, store, task.name, number),
         agreement=outcome.agreement,
     )
+
+
+def _booked(
+    release: PartyRelease | None, store: Store, task: str, number: int
+) -> PartyRelease | None:
+    """A release as it is entered in the ledger: with those of the same round that only the silos know of."""
+    if release is None:
+        return None
+    return replace(release, draws=1 + len(store.ballots.consensuses_seen(task, number)))
 
 
 @dataclass(frozen=True)

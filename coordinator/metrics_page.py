@@ -40,6 +40,8 @@ class Glance:
     silos: Sequence[SiloRecord] = ()
     tasks: Sequence[TaskRecord] = ()
     agreements: Sequence[TaskAgreement] = ()
+    noisy: Mapping[str, int] = field(default_factory=dict)
+    """How often party-level noise was drawn for a consensus that became known, by task."""
 
     def watched(self, now: datetime) -> list[TaskRecord]:
         """Tasks that are not drafts and did not end long ago; the hundred that changed last."""
@@ -59,6 +61,7 @@ def glance(store: Store, now: datetime) -> Glance:
         silos=store.silos.all(),
         tasks=store.tasks.all(),
         agreements=store.tasks.agreements(now - _REMEMBERED),
+        noisy=store.party_ledger.draws(),
     )
 
 
@@ -114,7 +117,7 @@ def families(seen: Glance, now: datetime) -> list[Metric]:
     """Everything the store tells, as Prometheus reads it."""
     return [
         *_silo_families(seen.silos, now),
-        *_task_families(seen.watched(now)),
+        *_task_families(seen.watched(now), seen.noisy),
         *_round_families(seen, now),
         _agreement_family(seen.agreements),
     ]
@@ -177,7 +180,7 @@ def _bounded(version: str) -> str:
     return version if _VERSION.fullmatch(version) else "other"
 
 
-def _task_families(tasks: Sequence[TaskRecord]) -> list[Metric]:
+def _task_families(tasks: Sequence[TaskRecord], noisy: Mapping[str, int]) -> list[Metric]:
     status = _Gauge(
         "consilium_task_status", "1 for the present status of a task.", ("task", "status")
     )
@@ -200,8 +203,8 @@ def _task_families(tasks: Sequence[TaskRecord]) -> list[Metric]:
         key, rows = (task.name,), max(1, task.definition.rows)
         status.samples[(task.name, str(task.status))] = 1
         release = release_of(task.definition)
-        published = task.latest.number if task.latest else 0
-        party_epsilon.samples[key] = published * (release.pure_epsilon if release else 0.0)
+        drawn = noisy.get(task.name, 0)
+        party_epsilon.samples[key] = drawn * (release.pure_epsilon if release else 0.0)
         if task.latest is not None:
             churn.samples[key] = task.latest.changed_rows / rows
             abstention.samples[key] = task.latest.abstained_rows / rows

@@ -19,6 +19,7 @@ class Spent:
     """What all noisy consensuses of a task, or of all tasks, say of any one silo at most."""
 
     consensuses: int
+    """Each draw of one."""
     answers: int
     """Rows, counted once per consensus."""
     epsilon: float
@@ -34,8 +35,8 @@ def spent(entries: Sequence[PartyEntry], delta: float) -> Spent:
 
     releases = [entry.release for entry in entries]
     return Spent(
-        consensuses=len(releases),
-        answers=sum(release.rows for release in releases),
+        consensuses=sum(release.draws for release in releases),
+        answers=sum(release.answers for release in releases),
         epsilon=epsilon([release.event for release in releases], delta),
         pure_epsilon=sum(release.pure_epsilon for release in releases),
     )
@@ -76,7 +77,8 @@ def _round(link: Link) -> int:
 
 def _words(release: PartyRelease) -> str:
     gamma = release.gamma_micros / MICRO
-    return f"{release.rows} rows at γ = {gamma:g} and sensitivity {release.sensitivity}"
+    often = f", drawn {release.draws} times" if release.draws > 1 else ""
+    return f"{release.rows} rows at γ = {gamma:g} and sensitivity {release.sensitivity}{often}"
 
 
 def _broken(subject: str, number: int, why: str) -> Refusal:

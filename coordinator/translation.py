@@ -211,6 +211,7 @@ def party_release_message(entry: PartyEntry) -> admin_pb2.ListPartyReleasesRespo
         sensitivity=entry.release.sensitivity,
         gamma_micros=entry.release.gamma_micros,
         rows=entry.release.rows,
+        draws=entry.release.draws,
     )
 
 

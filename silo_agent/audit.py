@@ -39,6 +39,7 @@ class AuditLog:
         self._unanswered: dict[tuple[str, int], str] = {}
         self._once: set[tuple[Kind, str]] = set()
         self._last_cast: dict[str, int] = {}
+        self._last_heard: dict[str, int] = {}
         self.ballots = 0
         """Ballots that have ever left, each counted once however often it was sent."""
         for link in stored.links:
@@ -73,6 +74,15 @@ class AuditLog:
         """True if such a thing, one that is recorded once, is in the record."""
         return (kind, digest) in self._once
 
+    def consensuses(self, task: str, number: int) -> list[str]:
+        """Digests of the consensuses of a round in the order they came; several if one was formed again."""
+        # Ballots are cast ahead of the last consensus, so that the file is hardly ever read.
+        if number > self._last_heard.get(task, 0):
+            return []
+        kind = (Kind.CONSENSUS, task, number)
+        came = [one for one in movements(self.folder) if (one.kind, one.task, one.round) == kind]
+        return list(dict.fromkeys(one.digest for one in came))
+
     def _note(self, movement: Movement) -> None:
         ballot = (movement.task, movement.round)
         if movement.kind in _ONCE:
@@ -85,6 +95,9 @@ class AuditLog:
                 self.ballots += 1
         elif movement.kind in _ANSWERS:
             self._unanswered.pop(ballot, None)
+        elif movement.kind is Kind.CONSENSUS:
+            heard = self._last_heard.get(movement.task, 0)
+            self._last_heard[movement.task] = max(heard, movement.round)
 
 
 def movement_in(link: Link) -> Movement:

@@ -19,7 +19,7 @@ from silo_agent.downloads import Downloads, Exchange
 from silo_agent.metrics import AgentMetrics
 from silo_agent.traffic import Direction, Kind
 from silo_agent.trainer_link import TrainerLink
-from wire.ballot import digest
+from wire.ballot import MOST_SEEN, digest
 from wire.consilium.v1 import ballot_pb2, rounds_pb2, task_pb2, trainer_pb2
 from wire.crash_points import crash_point
 from wire.errors import (
@@ -210,6 +210,7 @@ class TaskWorker:
             size_bytes=size,
             digest=digest(ballot.data),
             privacy=ballot.privacy if ballot.HasField("privacy") else None,
+            consensuses_seen=self._seen(state, number),
         )
         outcome = await self._box.cast(header, ballot.data)
         if outcome == ACCEPTED:
@@ -218,6 +219,12 @@ class TaskWorker:
             spent = bool(ballot.abstained)
             self.activity = rounds_pb2.ACTIVITY_BUDGET_SPENT if spent else rounds_pb2.ACTIVITY_VOTED
         return outcome
+
+    def _seen(self, state: task_pb2.TaskState, number: int) -> list[str]:
+        """Consensuses of this round that came before, for a coordinator that keeps an account of them."""
+        if not state.definition.privacy.party_gamma_micros:
+            return []
+        return self._audit.consensuses(state.definition.name, number)[-MOST_SEEN:]
 
     async def _finish(self, state: task_pb2.TaskState) -> None:
         await self._prepare(state)

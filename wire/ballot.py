@@ -29,6 +29,8 @@ from wire.errors import (
 ABSTAIN: Final = -1
 SCORE_PLANES: Final = 4
 BEST_SCORE: Final = (1 << SCORE_PLANES) - 1
+MOST_SEEN: Final = 16
+"""Earlier consensuses of its round that a ballot may name: backups are not restored more often than that."""
 
 Labels: TypeAlias = npt.NDArray[np.int32]
 Scores: TypeAlias = npt.NDArray[np.uint8]

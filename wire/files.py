@@ -6,6 +6,7 @@ import errno
 import fcntl
 import hashlib
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +15,7 @@ from wire.errors import DISK_FULL, Refusal
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _PART = ".part"
+_DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 def write_atomically(path: Path, content: bytes, mode: int = 0o644) -> None:
@@ -79,6 +81,11 @@ def locked(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def is_digest(text: str) -> bool:
+    """True if `text` is written as `digest_of` writes."""
+    return _DIGEST.fullmatch(text) is not None
 
 
 def digest_of(path: Path) -> str:

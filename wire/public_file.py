@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -27,9 +26,8 @@ from wire.errors import (
     Fault,
     Refusal,
 )
-from wire.files import digest_of, room_for, sync_folder
+from wire.files import digest_of, is_digest, room_for, sync_folder
 
-_DIGEST = re.compile(r"[0-9a-f]{64}")
 _UPLOAD = "upload-"
 
 
@@ -101,7 +99,7 @@ class PublicFolder:
 
     def path(self, digest: str) -> Path:
         """Where a file lies or would lie; `unknown` if `digest` is not one (no path gets in)."""
-        if not _DIGEST.fullmatch(digest):
+        if not is_digest(digest):
             raise Refusal(self.unknown, reference=repr(digest[:80]))
         return self._root / digest
 

@@ -171,7 +171,9 @@ def _party_entry(entry: admin_pb2.ListPartyReleasesResponse) -> PartyEntry:
         task=entry.task,
         round=entry.round,
         released_at=entry.released_at.ToDatetime(tzinfo=UTC),
-        release=PartyRelease(entry.sensitivity, entry.gamma_micros, entry.rows),
+        release=PartyRelease(
+            entry.sensitivity, entry.gamma_micros, entry.rows, max(1, entry.draws)
+        ),
     )
 
 

@@ -22,6 +22,7 @@ def party_row(entry: PartyEntry) -> dict[str, object]:
         "rows": entry.release.rows,
         "γ": f"{entry.release.gamma_micros / MICRO:g}",
         "moved by a silo": entry.release.sensitivity,
+        "drawn": entry.release.draws,
     }
 
 

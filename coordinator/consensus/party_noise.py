@@ -13,7 +13,7 @@ change the influence of another's.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from datetime import datetime
 from typing import Final
 
@@ -37,13 +37,15 @@ _CELLS: Final = 1 << 20
 
 @dataclass(frozen=True)
 class PartyRelease:
-    """What one published consensus says of a silo at most: `rows` answers, each with Laplace noise."""
+    """What a round's published consensus says of a silo at most: `rows` answers, each with Laplace noise."""
 
     sensitivity: int
     """How far one silo can move the counts of a row, in L1 and votes."""
     gamma_micros: int
     """γ of the Laplace(1/γ) noise, in millionths."""
     rows: int
+    draws: int = 1
+    """Consensuses of this round that became known: a coordinator restored from a backup draws noise anew."""
 
     def audit_details(self) -> dict[str, int]:
         """What the audit chain says of it, beside the consensus."""
@@ -52,21 +54,28 @@ class PartyRelease:
     @classmethod
     def in_audit(cls, details: object) -> PartyRelease | None:
         """The release that the details of an audit entry speak of, if they do."""
-        names = [field.name for field in fields(cls)]
-        if not isinstance(details, Mapping) or not all(_PREFIX + name in details for name in names):
+        if not isinstance(details, Mapping):
             return None
-        return cls(*(details[_PREFIX + name] for name in names))
+        said = {
+            field.name: details.get(_PREFIX + field.name, field.default) for field in fields(cls)
+        }
+        return None if MISSING in said.values() else cls(**said)
+
+    @property
+    def answers(self) -> int:
+        """Rows, counted once per draw."""
+        return self.draws * self.rows
 
     @property
     def event(self) -> Laplace:
         """For the accountant; the unit of privacy is a whole silo."""
         scale = MICRO / self.gamma_micros
-        return Laplace(sensitivity=self.sensitivity, scale=scale, count=self.rows)
+        return Laplace(sensitivity=self.sensitivity, scale=scale, count=self.answers)
 
     @property
     def pure_epsilon(self) -> float:
-        """ε at δ = 0: rows · sensitivity · γ. Such costs add up."""
-        return self.rows * self.sensitivity * self.gamma_micros / MICRO
+        """ε at δ = 0: answers · sensitivity · γ. Such costs add up."""
+        return self.answers * self.sensitivity * self.gamma_micros / MICRO
 
 
 @dataclass(frozen=True)

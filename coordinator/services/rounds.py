@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from coordinator.store.records import BallotRecord, TaskRecord
 from coordinator.translation import consensus_header, duration, receipt_message, timestamp
 from coordinator.upload import opening
 from wire import __version__
-from wire.ballot import BallotShape, check, class_planes, digest
+from wire.ballot import MOST_SEEN, BallotShape, check, class_planes, digest
 from wire.chunks import chunks
 from wire.consilium.v1 import ballot_pb2, rounds_pb2, rounds_pb2_grpc
 from wire.crash_points import crash_point
@@ -30,6 +31,7 @@ from wire.errors import (
     TASK_CHANGED,
     Refusal,
 )
+from wire.files import is_digest
 from wire.privacy.declaration import Declaration
 from wire.receipts import Statement
 from wire.releases import VERSION_KEY, require_served
@@ -118,12 +120,13 @@ class RoundsServicer(rounds_pb2_grpc.RoundsServiceServicer):
         task = await desk.board.task(header.task)
         shape = _expected_shape(task, header)
         declaration = _sufficient_privacy(task, header)
+        seen = _consensuses_seen(header)
         payload = await _payload(request_iterator, shape)
         check(payload, shape)
         if digest(payload) != header.digest:
             raise Refusal(BALLOT_DIGEST)
         _require_known_classes(payload, task, silo)
-        signed = self._signed(header, silo, declaration)
+        signed = replace(self._signed(header, silo, declaration), consensuses_seen=seen)
         ballot = await desk.in_store(desk.store.ballots.accept, signed, payload)
         crash_point("ballot-accepted")
         if not ballot.already_held:
@@ -215,6 +218,14 @@ def _sufficient_privacy(task: TaskRecord, header: ballot_pb2.BallotHeader) -> De
     if lacks:
         raise Refusal(PRIVACY_TOO_WEAK, task=task.name, why="; ".join(lacks))
     return declared
+
+
+def _consensuses_seen(header: ballot_pb2.BallotHeader) -> tuple[str, ...]:
+    """What the silo was sent for this round before; refuses what cannot be digests or never came about."""
+    seen = tuple(header.consensuses_seen)
+    if len(seen) > MOST_SEEN or not all(map(is_digest, seen)):
+        raise Refusal(MESSAGE_MALFORMED, why="what it says of earlier consensuses makes no sense")
+    return seen
 
 
 def _require_known_classes(payload: bytes, task: TaskRecord, silo: str) -> None:

@@ -59,6 +59,7 @@ class BallotStore:
                     signer=ballot.signer,
                     signature=ballot.signature,
                     privacy=_kept(ballot.declaration),
+                    consensuses_seen=list(ballot.consensuses_seen) or None,
                 )
             )
             votes = len(current.voted) + 1 if current else 0
@@ -111,6 +112,14 @@ class BallotStore:
         )
         with snapshot(self._engine) as tx:
             return {silo: _declared(kept) for silo, kept in tx.execute(query)}
+
+    def consensuses_seen(self, task: str, number: int) -> set[str]:
+        """Digests of earlier consensuses of a round that its voters were sent before a restore."""
+        query = select(ballots.c.consensuses_seen).where(
+            ballots.c.task == task, ballots.c.round == number
+        )
+        with snapshot(self._engine) as tx:
+            return {digest for seen in tx.execute(query).scalars() for digest in seen or ()}
 
     def latest_declarations(self, task: str) -> list[SiloDeclaration]:
         """What each silo declared of its latest ballot in a task, by name."""
@@ -177,4 +186,5 @@ def _held(tx: Connection, task: str, number: int, silo: str) -> BallotRecord | N
         return None
     values = dict(row)
     declaration = _declared(values.pop("privacy"))
+    values["consensuses_seen"] = tuple(values["consensuses_seen"] or ())
     return BallotRecord(**values, already_held=True, declaration=declaration)

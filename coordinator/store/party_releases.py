@@ -1,10 +1,10 @@
-"""The coordinator's own privacy ledger: one entry per consensus that was published behind noise."""
+"""The coordinator's own privacy ledger: one entry per round whose consensus was published behind noise."""
 
 from __future__ import annotations
 
 from datetime import datetime
 
-from sqlalchemy import Connection, Engine, insert, select
+from sqlalchemy import Connection, Engine, func, insert, select
 
 from coordinator.consensus.party_noise import PartyEntry, PartyRelease
 from coordinator.store.engine import snapshot
@@ -36,10 +36,20 @@ class PartyLedger:
                     task=row["task"],
                     round=row["round"],
                     released_at=row["released_at"],
-                    release=PartyRelease(row["sensitivity"], row["gamma_micros"], row["rows"]),
+                    release=PartyRelease(
+                        row["sensitivity"], row["gamma_micros"], row["rows"], row["draws"]
+                    ),
                 )
                 for row in tx.execute(query).mappings()
             ]
+
+    def draws(self) -> dict[str, int]:
+        """How often noise was drawn for a consensus that became known, by task."""
+        task, drawn = party_releases.c.task, func.sum(party_releases.c.draws)
+        with snapshot(self._engine) as tx:
+            return {
+                name: int(times) for name, times in tx.execute(select(task, drawn).group_by(task))
+            }
 
 
 def enter_release(

@@ -112,6 +112,8 @@ class BallotRecord:
     already_held: bool
     declaration: Declaration = field(default_factory=Declaration)
     """What its silo said of its privacy."""
+    consensuses_seen: tuple[str, ...] = ()
+    """Digests of consensuses of this round that its silo was sent before the coordinator was restored."""
 
 
 @dataclass(frozen=True)

@@ -169,6 +169,7 @@ ballots = Table(
     Column("signer", String(64), nullable=False),
     Column("signature", LargeBinary, nullable=False),
     Column("privacy", JSON(none_as_null=True)),
+    Column("consensuses_seen", JSON(none_as_null=True)),
     ForeignKeyConstraint(["task", "round"], ["rounds.task", "rounds.number"]),
 )
 
@@ -181,6 +182,7 @@ party_releases = Table(
     Column("sensitivity", Integer, nullable=False),
     Column("gamma_micros", BigInteger, nullable=False),
     Column("rows", BigInteger, nullable=False),
+    Column("draws", Integer, nullable=False, server_default="1"),
     ForeignKeyConstraint(["task", "round"], ["rounds.task", "rounds.number"]),
 )
 

@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
-from federation import Silo, digests, federation
+from federation import Federation, Silo, digests, federation
 from pages import Block, Reader, read
 
 from silo_agent.privacy.ledger import Ledger
@@ -40,13 +44,27 @@ def paid(silo: Silo) -> list[int]:
     return sorted(entry.release.round for entry in ledger.entries())
 
 
-def test_a_coordinator_restored_from_the_middle_of_a_task_ends_it_as_it_had(tmp_path: Path) -> None:
+@dataclass(frozen=True)
+class Restored:
+    """A federation whose coordinator was put back to the middle of a task, and that has ended the task again."""
+
+    live: Federation
+    admin: Reader
+    silos: tuple[Silo, Silo]
+    before: list[str]
+    """Digests of the consensuses in the life that was forgotten, and in this one."""
+    after: list[str]
+
+
+@contextmanager
+def restored(tmp_path: Path, **definition: Any) -> Iterator[Restored]:
+    """Two silos, a backup while the first of four rounds waits for one of them; as the page says it."""
     copy, restore, serve = pages("admin")
     with federation(tmp_path) as live:
         north, south = live.join("north"), live.join("south")
         live.run(north, south)
         south.close_gate()
-        live.start("trial", rounds={"max_rounds": ROUNDS, "quorum": 2})
+        live.start("trial", rounds={"max_rounds": ROUNDS, "quorum": 2}, **definition)
         live.until_voted("trial", "north")
         backup = tmp_path / "backup"
         admin = Reader("", CONSILIUM_HOME=str(live.home), BACKUP=str(backup))
@@ -68,17 +86,31 @@ def test_a_coordinator_restored_from_the_middle_of_a_task_ends_it_as_it_had(tmp_
         assert list(live.ballots("trial")) == [(1, "north")], "it is the middle of the task"
         live.coordinator = admin.service(serve, tmp_path / "restored.log")
         live.serve()
-
         after = digests(live.until_finished("trial"))
-        assert after == before
         assert live.ballots("trial") == cast, "each once, and the same ones"
-        for silo in (north, south):
+        yield Restored(live, admin, (north, south), before, after)
+
+
+def test_a_coordinator_restored_from_the_middle_of_a_task_ends_it_as_it_had(tmp_path: Path) -> None:
+    with restored(tmp_path) as again:
+        assert again.after == again.before
+        for silo in again.silos:
             assert not silo.agent.ended()
             assert all(len(found) == 1 for found in votes(silo).values()), "never another ballot"
             assert paid(silo) == [1, 2, 3, 4], "and none is paid for twice"
+        south = again.silos[1]
         forgotten = [event["round"] for event in south.agent.events("ballot_forgotten")]
         assert forgotten[0] == 1, "the round that was open in the backup"
-        admin.paste("consilium audit verify")
+        again.admin.paste("consilium audit verify")
+
+
+def test_noise_that_a_restored_coordinator_draws_again_is_on_its_books(tmp_path: Path) -> None:
+    with restored(tmp_path, privacy={"party_gamma": 0.001}) as again:
+        assert again.after != again.before, "the noise is another"
+        page = json.loads(again.admin.paste("consilium audit privacy --delta 0 --json"))
+        drawn = {entry["round"]: entry["draws"] for entry in page["entries"]}
+        assert drawn == dict.fromkeys(range(1, ROUNDS + 1), 2)
+        assert page["total"]["consensuses"] == 2 * ROUNDS
 
 
 def test_an_old_ledger_is_refused_until_someone_writes_it_off(tmp_path: Path) -> None:

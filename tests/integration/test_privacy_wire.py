@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -52,6 +52,7 @@ def cast(
     payload: bytes,
     said: Declaration | privacy_pb2.PrivacyDeclaration | None = None,
     encoding: Encoding = Encoding.INDEX,
+    seen: Sequence[str] = (),
 ) -> ballot_pb2.Receipt:
     """A silo's ballot in round 1 with what it declares, or nothing."""
     header = ballot_pb2.BallotHeader(
@@ -62,6 +63,7 @@ def cast(
         size_bytes=BallotShape(ROWS, len(LABELS), encoding).size_bytes,
         digest=digest(payload),
         privacy=said.to_proto() if isinstance(said, Declaration) else said,
+        consensuses_seen=seen,
     )
 
     async def call() -> ballot_pb2.Receipt:
@@ -262,3 +264,28 @@ def test_a_noisy_consensus_is_booked_audited_and_its_cost_derived(
     shown = capsys.readouterr().out
     assert "all of them" in shown
     assert "bare (1)" in shown
+
+
+def test_consensuses_that_only_silos_remember_are_booked_with_the_next_of_their_round(
+    live: Federation, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = digest(b"first life"), digest(b"second life")
+    ballot = pack(EVERYTHING, INDEX)
+    start(live, "again", privacy={"party_gamma": 1})
+    for senseless in (["x" * 64], [first.upper()], [first[:63]], [first] * 17):
+        refused(
+            MESSAGE_MALFORMED,
+            lambda seen=senseless: cast(live, "north", "again", ballot, seen=seen),
+        )
+    for silo, seen in zip(SILOS, ([first], [], [second, first]), strict=True):
+        cast(live, silo, "again", ballot, seen=seen)
+    live.until_finished("again")
+    capsys.readouterr()
+    audit_privacy(live.home, delta=0, as_json=True)
+    page = json.loads(capsys.readouterr().out)
+    [drawn] = [entry["draws"] for entry in page["entries"] if entry["task"] == "again"]
+    assert drawn == 3
+    assert page["tasks"]["again"]["consensuses"] == 3
+    assert page["tasks"]["again"]["epsilon"] == pytest.approx(3 * 2 * ROWS)
+    spent = live.counted("consilium_party_epsilon_spent", task="again")
+    assert spent == pytest.approx(3 * 2 * ROWS)

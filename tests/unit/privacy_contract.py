@@ -97,6 +97,28 @@ class PrivacyContract:
         assert PartyRelease.in_audit(details) == release
         require_agreement(store.party_ledger.page(), store.audit.page(), store.audit.head())
 
+    def test_consensuses_that_only_silos_remember_are_kept_with_their_ballots(
+        self, store: Store
+    ) -> None:
+        current = open_task(store, "north", "south", "west")
+        seen = {"north": ("aa", "bb"), "south": (), "west": ("bb",)}
+        for silo, digests in seen.items():
+            told = replace(ballot(silo), consensuses_seen=digests)
+            store.ballots.accept(told, b"\x01\x02")
+            assert store.ballots.held("sepsis", 1, silo).consensuses_seen == digests
+        assert store.ballots.consensuses_seen("sepsis", 1) == {"aa", "bb"}
+        assert store.ballots.consensuses_seen("sepsis", 2) == set()
+        store.tasks.begin_close(current, ClosedBy.EVERYONE)
+        release = PartyRelease(sensitivity=2, gamma_micros=1, rows=8, draws=3)
+        current = running(
+            store.tasks.publish(current, replace(consensus(), release=release), LATER)
+        )
+        assert store.party_ledger.page() == [PartyEntry("sepsis", 1, LATER, release)]
+        store.tasks.begin_close(current, ClosedBy.EVERYONE)
+        once = replace(release, draws=1)
+        store.tasks.publish(current, replace(consensus(), release=once), LATER)
+        assert store.party_ledger.draws() == {"sepsis": 4}
+
     def test_a_consensus_without_noise_is_not_in_the_ledger(self, store: Store) -> None:
         current = open_task(store, "north", "south")
         store.tasks.begin_close(current, ClosedBy.EVERYONE)

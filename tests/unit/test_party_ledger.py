@@ -74,6 +74,17 @@ def test_rounds_and_tasks_compose() -> None:
     assert whole.epsilon == epsilon([one.release.event for one in LEDGER], DELTA)
 
 
+def test_a_round_drawn_twice_is_two_consensuses() -> None:
+    twice = spent([entry("sepsis", 1, replace(RELEASE, draws=2))], DELTA)
+    assert twice == spent(LEDGER[:2], DELTA)
+
+
+def test_a_ledger_that_forgets_a_draw_is_broken() -> None:
+    links = chain([entry("sepsis", 1, replace(RELEASE, draws=2))])
+    sentence = refused([entry("sepsis", 1)], links)
+    assert "drawn 2 times" in sentence
+
+
 def test_without_a_delta_costs_add_up_plainly() -> None:
     whole = spent(LEDGER, 0.0)
     assert whole.epsilon == pytest.approx(whole.pure_epsilon)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -115,6 +116,21 @@ def test_the_audit_entry_of_a_release_can_be_read_back() -> None:
     assert PartyRelease.in_audit(details) == release
     assert PartyRelease.in_audit({"round": 3, "digest": "ab"}) is None
     assert PartyRelease.in_audit("tampered") is None
+
+
+def test_an_audit_entry_from_before_draws_were_counted_is_one_draw() -> None:
+    release = PartyRelease(sensitivity=2, gamma_micros=50_000, rows=60)
+    old = {key: value for key, value in release.audit_details().items() if key != "party_draws"}
+    assert len(old) == 3
+    assert PartyRelease.in_audit(old) == release
+
+
+def test_every_draw_of_a_round_costs_what_one_does() -> None:
+    once = PartyRelease(sensitivity=2, gamma_micros=50_000, rows=60)
+    thrice = replace(once, draws=3)
+    assert thrice.pure_epsilon == 3 * once.pure_epsilon == 3 * 60 * 2 * 0.05
+    assert epsilon([thrice.event], 1e-5) == epsilon([once.event] * 3, 1e-5)
+    assert PartyRelease.in_audit(thrice.audit_details()) == thrice
 
 
 # -- what the labels tell: every noise there is, weighted by its probability ------------------------------

@@ -87,6 +87,23 @@ class TestRecording:
         assert line["sequence"] == 1
         assert line["hash"] == link_hash(line["previous"], line["entry"])
 
+    def test_consensuses_of_a_round_are_remembered_each_once(self, tmp_path: Path) -> None:
+        log = opened(tmp_path)
+        for task, number, came in (
+            ("tumour", 1, DIGESTS[1]),
+            ("tumour", 2, DIGESTS[2]),
+            ("tumour", 2, DIGESTS[2]),
+            ("stroke", 2, DIGESTS[4]),
+            ("tumour", 1, DIGESTS[3]),
+        ):
+            log.record(Direction.IN, Kind.CONSENSUS, task, number, 93, came)
+        for one in (log, opened(tmp_path)):
+            assert one.consensuses("tumour", 1) == [DIGESTS[1], DIGESTS[3]]
+            assert one.consensuses("tumour", 2) == [DIGESTS[2]]
+            assert one.consensuses("tumour", 3) == []
+            assert one.consensuses("stroke", 1) == []
+            assert one.consensuses("sepsis", 1) == []
+
     def test_the_head_is_kept_in_a_file_of_its_own(self, tmp_path: Path) -> None:
         filled(tmp_path)
         head = head_of(read_record(tmp_path).links)

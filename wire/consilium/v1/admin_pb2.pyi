@@ -737,6 +737,7 @@ class ListPartyReleasesResponse(_message.Message):
     SENSITIVITY_FIELD_NUMBER: _builtins.int
     GAMMA_MICROS_FIELD_NUMBER: _builtins.int
     ROWS_FIELD_NUMBER: _builtins.int
+    DRAWS_FIELD_NUMBER: _builtins.int
     task: _builtins.str
     """Name of the task."""
     round: _builtins.int
@@ -747,6 +748,10 @@ class ListPartyReleasesResponse(_message.Message):
     """γ of the Laplace(1/γ) noise on every count, in millionths."""
     rows: _builtins.int
     """Rows whose counts were looked at behind noise."""
+    draws: _builtins.int
+    """How often noise was drawn for consensuses of this round that became known: more than once if the coordinator was
+    restored from a backup. 0, from a coordinator that does not say, means once.
+    """
     @_builtins.property
     def released_at(self) -> _timestamp_pb2.Timestamp:
         """When it was published."""
@@ -760,10 +765,11 @@ class ListPartyReleasesResponse(_message.Message):
         sensitivity: _builtins.int = ...,
         gamma_micros: _builtins.int = ...,
         rows: _builtins.int = ...,
+        draws: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["released_at", b"released_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["gamma_micros", b"gamma_micros", "released_at", b"released_at", "round", b"round", "rows", b"rows", "sensitivity", b"sensitivity", "task", b"task"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["draws", b"draws", "gamma_micros", b"gamma_micros", "released_at", b"released_at", "round", b"round", "rows", b"rows", "sensitivity", b"sensitivity", "task", b"task"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

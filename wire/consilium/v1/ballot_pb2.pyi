@@ -3,10 +3,12 @@
 isort:skip_file
 What a ballot and a consensus look like on the wire: bit planes over the rows of a public set."""
 
+from collections import abc as _abc
 from wire.consilium.v1 import privacy_pb2 as _privacy_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
+from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 import builtins as _builtins
 import sys
@@ -62,6 +64,7 @@ class BallotHeader(_message.Message):
     SIZE_BYTES_FIELD_NUMBER: _builtins.int
     DIGEST_FIELD_NUMBER: _builtins.int
     PRIVACY_FIELD_NUMBER: _builtins.int
+    CONSENSUSES_SEEN_FIELD_NUMBER: _builtins.int
     task: _builtins.str
     """Name of the task voted on."""
     task_digest: _builtins.str
@@ -78,6 +81,12 @@ class BallotHeader(_message.Message):
     def privacy(self) -> _privacy_pb2.PrivacyDeclaration:
         """What the silo says of the ballot's privacy; absent means that nothing was done."""
 
+    @_builtins.property
+    def consensuses_seen(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """SHA-256 of consensuses of this very round that the silo was sent before. There are some only if the coordinator
+        was restored from a backup; each is a release behind party-level noise that its ledger does not know of.
+        """
+
     def __init__(
         self,
         *,
@@ -88,10 +97,11 @@ class BallotHeader(_message.Message):
         size_bytes: _builtins.int = ...,
         digest: _builtins.str = ...,
         privacy: _privacy_pb2.PrivacyDeclaration | None = ...,
+        consensuses_seen: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["privacy", b"privacy"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "encoding", b"encoding", "privacy", b"privacy", "round", b"round", "size_bytes", b"size_bytes", "task", b"task", "task_digest", b"task_digest"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["consensuses_seen", b"consensuses_seen", "digest", b"digest", "encoding", b"encoding", "privacy", b"privacy", "round", b"round", "size_bytes", b"size_bytes", "task", b"task", "task_digest", b"task_digest"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
