@@ -17,7 +17,6 @@ from coordinator.store import Store
 from coordinator.store.records import TaskRecord
 from coordinator.store_thread import StoreThread
 from wire.errors import STORE_UNAVAILABLE, Refusal
-from wire.task import TaskStatus
 
 log = structlog.get_logger()
 
@@ -63,7 +62,7 @@ class Conductor:
     async def _look(self) -> float | None:
         """Does what is due; returns the seconds until something is due again, None for never."""
         again: list[float] = []
-        for task in await self._in_store(self._store.tasks.all):
+        for task in await self._in_store(self._store.tasks.running):
             seconds = await self._conduct(task)
             if seconds is not None:
                 again.append(seconds)
@@ -71,7 +70,7 @@ class Conductor:
 
     async def _conduct(self, task: TaskRecord) -> float | None:
         current = task.open_round
-        if task.status is not TaskStatus.RUNNING or current is None:
+        if current is None:
             return None
         now = self._clock()
         decision = decide(current, task.definition.rounds, now)

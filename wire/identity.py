@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
+from functools import lru_cache
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -140,10 +141,14 @@ def issuer_of(certificate_pem: bytes, authorities_pem: bytes) -> str | None:
 def presented_certificate(auth_context: Mapping[str, Iterable[bytes]]) -> Certificate | None:
     """The certificate a gRPC caller presented (`context.auth_context()`), or None."""
     presented = list(auth_context.get("x509_pem_cert", ()))
-    if len(presented) != 1:
-        return None
+    return _read_once(presented[0]) if len(presented) == 1 else None
+
+
+@lru_cache(maxsize=1024)
+def _read_once(pem: bytes) -> Certificate | None:
+    """Callers present the same certificate with every call, and reading it costs more than many of their calls."""
     try:
-        return read_certificate(presented[0])
+        return read_certificate(pem)
     except ValueError:
         return None
 

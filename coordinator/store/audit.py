@@ -26,6 +26,11 @@ from wire.chain import Head, Link, append
 _PAGE = 1000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
+# Needed with every act, hence built once.
+_LOCKED_HEAD = select(audit_head).with_for_update()
+_APPEND = insert(audit)
+_MOVE_HEAD = update(audit_head)
+
 
 class Act(StrEnum):
     """What can be done to a consortium."""
@@ -75,15 +80,12 @@ def record(
 ) -> None:
     """Appends an act within the transaction that performs it."""
     # The head row is the chain's lock: replicas append one after the other.
-    last = _head(tx.execute(select(audit_head).with_for_update()).mappings().one())
+    last = _head(tx.execute(_LOCKED_HEAD).mappings().one())
     audited = AuditRecord(at, actor, act, subject, dict(details))
     link = append(last, audited.entry())
-    tx.execute(
-        insert(audit).values(
-            sequence=link.sequence, **vars(audited), previous=link.previous, hash=link.hash
-        )
-    )
-    tx.execute(update(audit_head).values(sequence=link.sequence, hash=link.hash))
+    head = {"sequence": link.sequence, "hash": link.hash}
+    tx.execute(_APPEND, {**vars(audited), **head, "previous": link.previous})
+    tx.execute(_MOVE_HEAD, head)
 
 
 class AuditStore:

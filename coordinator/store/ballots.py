@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from google.protobuf.json_format import MessageToDict, ParseDict
-from sqlalchemy import Connection, Engine, func, insert, select
+from sqlalchemy import Connection, Engine, bindparam, func, insert, select
 
 from coordinator.rounds import admit_ballot
 from coordinator.store.audit import Act, record
@@ -15,12 +15,22 @@ from coordinator.store.records import BallotRecord, SiloDeclaration
 from coordinator.store.rounds import update_round
 from coordinator.store.schema import ballots, in_order
 from coordinator.store.silos import keep_standing
-from coordinator.store.tasks import get_task
+from coordinator.store.tasks import get_polling
 from wire.consilium.v1 import privacy_pb2
 from wire.crash_points import crash_point
 from wire.errors import BALLOT_CONFLICT, RECEIPT_UNKNOWN, TASK_NOT_RUNNING, Refusal
 from wire.privacy.declaration import Declaration
 from wire.task import TaskStatus
+
+# Asked with every ballot, hence built once.
+_THIS = (
+    (ballots.c.task == bindparam("task"))
+    & (ballots.c.round == bindparam("round"))
+    & (ballots.c.silo == bindparam("silo"))
+)
+_PAYLOAD = select(ballots.c.payload).where(_THIS)
+_WITHOUT_BITS = select(*(one for one in ballots.c if one.name != "payload")).where(_THIS)
+_INSERT = insert(ballots)
 
 
 class BallotStore:
@@ -38,32 +48,33 @@ class BallotStore:
         task, number, silo = ballot.task, ballot.round, ballot.silo
         with self._engine.begin() as tx:
             keep_standing(tx, silo)
-            known = get_task(tx, task, lock=True)
+            polling = get_polling(tx, task)
             held = _held(tx, task, number, silo)
             if held is not None:
                 if held.digest != ballot.digest:
                     raise Refusal(BALLOT_CONFLICT, name=silo, task=task, round=number)
                 return held
-            current = known.open_round
+            current = polling.open_round
             admit_ballot(current, task, number, silo)
-            if known.status is not TaskStatus.RUNNING:
-                raise Refusal(TASK_NOT_RUNNING, task=task, status=known.status)
+            if polling.status is not TaskStatus.RUNNING:
+                raise Refusal(TASK_NOT_RUNNING, task=task, status=polling.status)
             tx.execute(
-                insert(ballots).values(
-                    task=task,
-                    round=number,
-                    silo=silo,
-                    digest=ballot.digest,
-                    payload=payload,
-                    accepted_at=ballot.accepted_at,
-                    signer=ballot.signer,
-                    signature=ballot.signature,
-                    privacy=_kept(ballot.declaration),
-                    consensuses_seen=list(ballot.consensuses_seen) or None,
-                )
+                _INSERT,
+                {
+                    "task": task,
+                    "round": number,
+                    "silo": silo,
+                    "digest": ballot.digest,
+                    "payload": payload,
+                    "accepted_at": ballot.accepted_at,
+                    "signer": ballot.signer,
+                    "signature": ballot.signature,
+                    "privacy": _kept(ballot.declaration),
+                    "consensuses_seen": list(ballot.consensuses_seen) or None,
+                },
             )
             votes = len(current.voted) + 1 if current else 0
-            if votes == known.definition.rounds.quorum:
+            if votes == polling.quorum:
                 update_round(tx, task, number, quorum_at=ballot.accepted_at)
             record(
                 tx,
@@ -98,11 +109,8 @@ class BallotStore:
 
     def payload(self, task: str, number: int, silo: str) -> bytes:
         """One silo's bits, which must be there."""
-        query = select(ballots.c.payload).where(
-            ballots.c.task == task, ballots.c.round == number, ballots.c.silo == silo
-        )
         with snapshot(self._engine) as tx:
-            payload: bytes = tx.execute(query).scalar_one()
+            payload: bytes = tx.execute(_PAYLOAD, _key(task, number, silo)).scalar_one()
         return payload
 
     def declarations(self, task: str, number: int) -> dict[str, Declaration]:
@@ -176,12 +184,12 @@ def _audited(declaration: Declaration) -> dict[str, str | int]:
     }
 
 
+def _key(task: str, number: int, silo: str) -> dict[str, str | int]:
+    return {"task": task, "round": number, "silo": silo}
+
+
 def _held(tx: Connection, task: str, number: int, silo: str) -> BallotRecord | None:
-    columns = [column for column in ballots.c if column.name != "payload"]
-    query = select(*columns).where(
-        ballots.c.task == task, ballots.c.round == number, ballots.c.silo == silo
-    )
-    row = tx.execute(query).mappings().first()
+    row = tx.execute(_WITHOUT_BITS, _key(task, number, silo)).mappings().first()
     if row is None:
         return None
     values = dict(row)

@@ -11,7 +11,18 @@ import hmac
 from collections.abc import Callable
 from datetime import datetime
 
-from sqlalchemy import Connection, Engine, RowMapping, Table, delete, insert, select, update
+from sqlalchemy import (
+    Connection,
+    Engine,
+    RowMapping,
+    Select,
+    Table,
+    bindparam,
+    delete,
+    insert,
+    select,
+    update,
+)
 
 from coordinator.store.audit import Act, record
 from coordinator.store.certificates import (
@@ -25,7 +36,7 @@ from coordinator.store.certificates import (
 from coordinator.store.engine import insert_new
 from coordinator.store.records import AdminRecord, IssuedCertificate, MemberStatus, TokenRecord
 from coordinator.store.rounds import leave_open_rounds, record_dropped
-from coordinator.store.schema import admins, in_order, silos, tokens
+from coordinator.store.schema import admins, certificates, in_order, silos, tokens
 from wire import errors
 from wire.crash_points import crash_point
 from wire.errors import Fault, Refusal
@@ -136,8 +147,8 @@ class MemberStore:
     def admit(self, role: Role, name: str, fingerprint: str) -> None:
         """Raises the refusal a caller deserves; the first use of a new certificate withdraws the old."""
         with self._engine.begin() as tx:
-            _require_standing(_status(tx, role, name, lock=False), role, name)
-            good = good_certificates(tx, role, name)
+            status, good = _standing(tx, role, name)
+            _require_standing(status, role, name)
             if fingerprint in good and fingerprint != good[0]:
                 # Rare, so only here the member is locked, and everything is read again.
                 _require_standing(_status(tx, role, name), role, name)
@@ -196,11 +207,29 @@ class MemberStore:
             tx.execute(gone.values(lease_instance=None, lease_until=None))
 
 
-def _status(tx: Connection, role: Role, name: str, *, lock: bool = True) -> MemberStatus | None:
+def _status(tx: Connection, role: Role, name: str) -> MemberStatus | None:
+    """A member's status; nobody else changes it before the transaction ends."""
     table = _TABLES[role]
     query = select(table.c.status).where(table.c.name == name)
-    status = tx.execute(query.with_for_update() if lock else query).scalar()
+    status = tx.execute(query.with_for_update()).scalar()
     return None if status is None else MemberStatus(status)
+
+
+def _standing(tx: Connection, role: Role, name: str) -> tuple[MemberStatus | None, list[str]]:
+    """A member's status and good certificates, oldest first; in one question, since every call asks it."""
+    rows = tx.execute(_STANDING[role], {"name": name}).all()
+    status = MemberStatus(rows[0].status) if rows else None
+    return status, [row.fingerprint for row in rows if row.fingerprint is not None]
+
+
+def _standing_query(role: Role, table: Table) -> Select[tuple[str, str | None]]:
+    theirs = (certificates.c.role == role) & (certificates.c.name == table.c.name)
+    held = table.outerjoin(certificates, theirs & ~certificates.c.withdrawn)
+    query = select(table.c.status, certificates.c.fingerprint).select_from(held)
+    return query.where(table.c.name == bindparam("name")).order_by(certificates.c.issued)
+
+
+_STANDING = {role: _standing_query(role, table) for role, table in _TABLES.items()}
 
 
 def _set_status(tx: Connection, role: Role, name: str, status: MemberStatus) -> None:

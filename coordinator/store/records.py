@@ -167,6 +167,15 @@ class TaskAgreement:
 
 
 @dataclass(frozen=True)
+class Polling:
+    """As much of a task as a ballot meets."""
+
+    status: TaskStatus
+    quorum: int
+    open_round: Round | None
+
+
+@dataclass(frozen=True)
 class TaskRecord:
     """A task as it stands."""
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Connection, RowMapping, delete, insert, select, update
+from sqlalchemy import Connection, RowMapping, bindparam, delete, insert, select, update
 
 from coordinator.consensus import Agreement
 from coordinator.rounds import ClosedBy, Round
@@ -158,6 +158,13 @@ def _drop_ballot(tx: Connection, current: Round, silo: str) -> DroppedBallot:
     return DroppedBallot(current.task, current.number, silo, digest)
 
 
+# Asked with every ballot, hence built once.
+_VOTED = (
+    select(ballots.c.silo)
+    .where(ballots.c.task == bindparam("task"), ballots.c.round == bindparam("round"))
+    .order_by(in_order(ballots.c.silo))
+)
+
+
 def _voted(tx: Connection, task: str, number: int) -> tuple[str, ...]:
-    query = select(ballots.c.silo).where(ballots.c.task == task, ballots.c.round == number)
-    return tuple(tx.execute(query.order_by(in_order(ballots.c.silo))).scalars())
+    return tuple(tx.execute(_VOTED, {"task": task, "round": number}).scalars())

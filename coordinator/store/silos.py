@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from sqlalchemy import Connection, Engine, RowMapping, select, update
+from sqlalchemy import Connection, Engine, RowMapping, bindparam, select, update
 
 from coordinator.store.certificates import newest_expiry
 from coordinator.store.records import MemberStatus, SiloRecord
@@ -67,6 +67,13 @@ class SiloStore:
                 _set(tx, name, lease_instance=None, lease_until=None, last_seen_at=now)
 
 
+_KEPT = (
+    select(silos.c.name)
+    .where(silos.c.name == bindparam("name"))
+    .with_for_update(read=True, key_share=True)
+)
+
+
 def active_silos(tx: Connection) -> list[str]:
     """Names of the silos that may vote; none of them is shut out before the transaction ends.
 
@@ -79,8 +86,7 @@ def active_silos(tx: Connection) -> list[str]:
 
 def keep_standing(tx: Connection, name: str) -> None:
     """The silo is not shut out before the transaction ends."""
-    query = select(silos.c.name).where(silos.c.name == name)
-    tx.execute(query.with_for_update(read=True, key_share=True))
+    tx.execute(_KEPT, {"name": name})
 
 
 def _get(tx: Connection, name: str, *, lock: bool = False) -> SiloRecord:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from sqlalchemy import Connection, Engine, RowMapping, func, select, update
+from sqlalchemy import Connection, Engine, RowMapping, bindparam, func, select, update
 
 from coordinator.rounds import ClosedBy, Round, open_round
 from coordinator.store.audit import Act, record
@@ -12,7 +12,7 @@ from coordinator.store.engine import insert_new, snapshot
 from coordinator.store.extractors import resolved_extractor
 from coordinator.store.party_releases import enter_release
 from coordinator.store.public_sets import find_public_set
-from coordinator.store.records import ClosedRound, Consensus, TaskAgreement, TaskRecord
+from coordinator.store.records import ClosedRound, Consensus, Polling, TaskAgreement, TaskRecord
 from coordinator.store.rounds import (
     agreement_kept,
     agreement_value,
@@ -42,6 +42,16 @@ COORDINATOR = "coordinator"
 # Everything but the bits: a state is read far more often than a consensus is fetched.
 _WITHOUT_BITS = [column for column in rounds.c if column.name != "consensus"]
 _COMPARED_TASKS = 100
+
+# Asked with every ballot, hence built once.
+_POLLED_TASK = (
+    select(tasks.c.status, tasks.c.definition)
+    .where(tasks.c.name == bindparam("name"))
+    .with_for_update()
+)
+_ROUNDS = select(*_WITHOUT_BITS).where(rounds.c.task == bindparam("name"))
+_OPEN_ROUND = _ROUNDS.where(rounds.c.closed_at.is_(None))
+_NEWEST_ROUNDS = _ROUNDS.order_by(rounds.c.number.desc()).limit(2)
 
 
 class TaskStore:
@@ -226,6 +236,13 @@ class TaskStore:
         with snapshot(self._engine) as tx:
             return [_record(tx, row) for row in tx.execute(query).mappings().all()]
 
+    def running(self) -> list[TaskRecord]:
+        """Every task that runs, by name; asked with every ballot, so that ended tasks must cost nothing."""
+        query = select(tasks).where(tasks.c.status == TaskStatus.RUNNING)
+        with snapshot(self._engine) as tx:
+            rows = tx.execute(query.order_by(in_order(tasks.c.name))).mappings().all()
+            return [_record(tx, row) for row in rows]
+
     def get(self, name: str) -> TaskRecord:
         """One task, or TASK_UNKNOWN."""
         with snapshot(self._engine) as tx:
@@ -313,6 +330,19 @@ def get_task(tx: Connection, name: str, *, lock: bool = False) -> TaskRecord:
     return _record(tx, row)
 
 
+def get_polling(tx: Connection, name: str) -> Polling:
+    """Where a ballot for a task goes, within a transaction that keeps other replicas out until it ends."""
+    task = tx.execute(_POLLED_TASK, {"name": name}).mappings().first()
+    if task is None:
+        raise Refusal(TASK_UNKNOWN, task=name)
+    current = tx.execute(_OPEN_ROUND, {"name": name}).mappings().first()
+    return Polling(
+        status=TaskStatus(task["status"]),
+        quorum=TaskDefinition.model_validate_json(task["definition"]).rounds.quorum,
+        open_round=open_value(tx, current) if current else None,
+    )
+
+
 def _stands(task: TaskRecord, current: Round) -> bool:
     """True if the round still waits for the very deadline at which `current` was looked at."""
     return (
@@ -345,16 +375,7 @@ def _update_task(tx: Connection, name: str, **values: object) -> None:
 
 def _record(tx: Connection, row: RowMapping) -> TaskRecord:
     name: str = row["name"]
-    newest = (
-        tx.execute(
-            select(*_WITHOUT_BITS)
-            .where(rounds.c.task == name)
-            .order_by(rounds.c.number.desc())
-            .limit(2)
-        )
-        .mappings()
-        .all()
-    )
+    newest = tx.execute(_NEWEST_ROUNDS, {"name": name}).mappings().all()
     current = next((open_value(tx, r) for r in newest if r["closed_at"] is None), None)
     latest = next((closed_value(tx, r) for r in newest if r["closed_at"] is not None), None)
     return TaskRecord(

@@ -141,6 +141,21 @@ class StoreContract:
         refused(TASK_EXISTS, lambda: store.tasks.create(definition(quorum=1), NOW, ADMIN), "sepsis")
         assert [task.name for task in store.tasks.all()] == ["sepsis"]
 
+    def test_only_running_tasks_are_looked_at_with_every_ballot(self, store: Store) -> None:
+        join(store, "north", "south")
+        publish_set(store)
+        for name in ("draft", "ended", "paused", "late", "early"):
+            store.tasks.create(definition(name), NOW, ADMIN)
+        for name in ("ended", "paused", "late", "early"):
+            store.tasks.start(name, NOW, ADMIN)
+        store.tasks.pause("paused", "lunch", NOW, ADMIN)
+        current = running(store.tasks.get("ended"))
+        store.tasks.begin_close(current, ClosedBy.EVERYONE)
+        store.tasks.publish(current, consensus(), LATER, "All rounds were held.")
+        vote_in = store.tasks.running()
+        assert [task.name for task in vote_in] == ["early", "late"]
+        assert vote_in == [store.tasks.get("early"), store.tasks.get("late")]
+
     def test_a_task_needs_a_public_set_and_a_name_that_exists(self, store: Store) -> None:
         refused(PUBLIC_SET_UNKNOWN, lambda: store.tasks.create(definition(), NOW, ADMIN), "wards")
         asks: list[Callable[[str], object]] = [store.tasks.get, store.tasks.consensus]
