@@ -62,9 +62,10 @@ charts-files: ## Copy alerts and dashboards into the charts, which read nothing 
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 REVISION = $(shell git describe --always --dirty --abbrev=40 2>/dev/null)
 label = $(if $(2),--label org.opencontainers.image.$(1)=$(2))
-image = nice $(CONTAINERS) build $(if $(filter docker podman,$(notdir $(lastword $(CONTAINERS)))), \
-	--tag consilium-$(1):$(VERSION) --file docker/$(2).Dockerfile .,consilium-$(1):$(VERSION) docker/$(2).Dockerfile .) \
-	$(call label,version,$(VERSION)) $(call label,revision,$(REVISION)) $(call label,source,$(SOURCE)) $(if $(BASE),--build-arg BASE=$(BASE)) $(3) $(BUILD_ARGS)
+build = nice $(CONTAINERS) build $(if $(filter docker podman,$(notdir $(lastword $(CONTAINERS)))),--tag $(1) --file $(2) $(3),$(1) $(2) $(3)) \
+	$(if $(BASE),--build-arg BASE=$(BASE))
+image = $(call build,consilium-$(1):$(VERSION),docker/$(2).Dockerfile,.) \
+	$(call label,version,$(VERSION)) $(call label,revision,$(REVISION)) $(call label,source,$(SOURCE)) $(3) $(BUILD_ARGS)
 
 images images-gpu: export SOURCE_DATE_EPOCH = $(shell git log -1 --format=%ct 2>/dev/null)
 images: ## Build coordinator, agent and trainer (CONTAINERS=docker, BASE, SOURCE)
@@ -73,23 +74,24 @@ images: ## Build coordinator, agent and trainer (CONTAINERS=docker, BASE, SOURCE
 	$(call image,trainer,trainer,$(if $(TORCH_INDEX),--build-arg TORCH_INDEX=$(TORCH_INDEX)))
 
 images-gpu: ## Build the trainer for CUDA; several GB, never part of `make images`
-	$(call image,trainer-gpu,trainer,--build-arg FLAVOUR=trainer-gpu --build-arg TORCH_INDEX=https://pypi.org/simple)
+	$(call image,trainer-gpu,trainer,--build-arg FLAVOUR=trainer-gpu --build-arg TORCH_INDEX=)
 
 COMPOSE ?= $(CONTAINERS) compose
 # An engine fires healthchecks by itself; a script around one without a scheduler runs them by `SCRIPT healthy NAME`.
 HEALTHY ?= $(if $(filter docker podman,$(notdir $(lastword $(CONTAINERS)))),,$(CONTAINERS) healthy)
-# Empty: a stand-in is built, so that no registry is needed.
+# Empty: stand-ins are built from Debian's packages, so that no registry is needed.
 POSTGRES_IMAGE ?=
-stand_in = consilium-test-postgres
+PROMETHEUS_IMAGE ?=
+stand_in = $(call build,consilium-test-$(1),tests/deploy/$(1).Dockerfile,tests/deploy)
 
 images-gpu-test: $(VENV)/.dev images-gpu ## Build the trainer for CUDA and try it, with or without a GPU
 	CONTAINERS='$(CONTAINERS)' IMAGES=trainer-gpu $(BIN)/python -m pytest tests/deploy/test_images.py -k trainer-gpu
 
 deploy-test: $(VENV)/charts/.done images ## Build the images; try compose files, images and charts for real (CONTAINERS, COMPOSE, HELM)
-	$(if $(POSTGRES_IMAGE),,nice $(CONTAINERS) build $(if $(filter docker podman,$(notdir $(lastword $(CONTAINERS)))), \
-		--tag $(stand_in) --file tests/deploy/postgres.Dockerfile tests/deploy,$(stand_in) tests/deploy/postgres.Dockerfile tests/deploy) \
-		$(if $(BASE),--build-arg BASE=$(BASE)))
-	CONTAINERS='$(CONTAINERS)' COMPOSE='$(COMPOSE)' HEALTHY='$(HEALTHY)' HELM='$(HELM)' POSTGRES_IMAGE='$(or $(POSTGRES_IMAGE),$(stand_in))' \
+	$(if $(POSTGRES_IMAGE),,$(call stand_in,postgres))
+	$(if $(PROMETHEUS_IMAGE),,$(call stand_in,prometheus))
+	CONTAINERS='$(CONTAINERS)' COMPOSE='$(COMPOSE)' HEALTHY='$(HEALTHY)' HELM='$(HELM)' \
+		POSTGRES_IMAGE='$(or $(POSTGRES_IMAGE),consilium-test-postgres)' PROMETHEUS_IMAGE='$(or $(PROMETHEUS_IMAGE),consilium-test-prometheus)' \
 		KUBERNETES_VALIDATE=$(abspath $(VENV)/charts/bin/python) $(BIN)/python -m pytest -m deploy tests/deploy
 
 lint: $(VENV)/.dev ## ruff, mypy --strict, import contracts, buf lint, fresh stubs

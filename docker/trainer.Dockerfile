@@ -1,5 +1,5 @@
 # A hospital's private side: data, learners, noise and ledger. It runs without a network.
-# For GPUs: FLAVOUR=trainer-gpu TORCH_INDEX=https://pypi.org/simple, whose torch is built for CUDA.
+# For GPUs: FLAVOUR=trainer-gpu and an empty TORCH_INDEX: the torch of pip's own index is built for CUDA.
 ARG BASE=docker.io/library/python:3.11-slim-bookworm
 ARG FLAVOUR=trainer
 
@@ -12,7 +12,7 @@ WORKDIR /build
 COPY docker/requirements/${FLAVOUR}.txt ./
 RUN python3 -m venv --without-pip /opt/consilium \
     && pip --python /opt/consilium/bin/python install --no-compile --no-deps --only-binary :all: \
-        --extra-index-url "${TORCH_INDEX}" --constraint "${FLAVOUR}.txt" torch \
+        ${TORCH_INDEX:+--extra-index-url "${TORCH_INDEX}"} --constraint "${FLAVOUR}.txt" torch \
     && pip --python /opt/consilium/bin/python install --no-compile --no-deps --only-binary :all: -r "${FLAVOUR}.txt" \
     && pip --python /opt/consilium/bin/python check
 COPY docker/finish.py ./

@@ -24,6 +24,12 @@ ROOT = Path(__file__).parents[2]
 CONSORTIUM, SILO = "docker-compose.yml", "docker/silo.compose.yml"
 HOSPITALS = ("bologna", "coimbra", "leiden")
 OURS = ("coordinator", "agent", "trainer")
+NO_PORTS = """
+services:
+  coordinator:
+    # Whoever runs the tests may have a coordinator of his own.
+    ports: !reset []
+"""
 COMPOSE = shlex.split(os.environ.get("COMPOSE", "docker compose"))
 HEALTHY = shlex.split(os.environ.get("HEALTHY", ""))
 PATIENCE = 400.0

@@ -12,16 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from stack import CONSORTIUM, HOSPITALS, OURS, SILO, Stack, eventually, stack
+from stack import CONSORTIUM, HOSPITALS, NO_PORTS, OURS, SILO, Stack, eventually, stack
 
 pytestmark = [pytest.mark.deploy, pytest.mark.timeout(900)]
 
-OVERRIDE = """
-services:
-  coordinator:
-    # Whoever runs the tests may have a coordinator of his own.
-    ports: !reset []
-"""
 ELSEWHERE = """
 services:
   agent:
@@ -38,7 +32,7 @@ def reached(address):
     except OSError as error:
         return str(error)
     return True
-print(json.dumps([reached(("ADDRESS", 7443)), reached(("1.1.1.1", 443)), reached(("coordinator", 7443))]))
+print(json.dumps([reached(address) for address in ADDRESSES]))
 """
 INTERFACES = """
 import json, socket
@@ -78,7 +72,7 @@ print(json.dumps(file.execute("SELECT round, silo, digest FROM ballots WHERE tas
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    with stack(CONSORTIUM, tmp_path_factory.mktemp("demo"), OVERRIDE, {}, "demo") as made:
+    with stack(CONSORTIUM, tmp_path_factory.mktemp("demo"), NO_PORTS, {}, "demo") as made:
         made("up", "--detach")
         eventually("the demo's report", lambda: ended(made, "demo-report"))
         yield made
@@ -113,9 +107,10 @@ class TestDemo:
 
     def test_nothing_gets_out_of_a_trainer(self, demo: Stack) -> None:
         where = "import json, socket; print(json.dumps(socket.gethostbyname('coordinator')))"
-        code = GET_OUT.replace("ADDRESS", demo.python("bologna-agent", where))
+        addresses = [(demo.python("bologna-agent", where), 7443), ("coordinator", 7443)]
+        code = GET_OUT.replace("ADDRESSES", repr(addresses))
         # The same question from the agent has another answer: it is the network that is missing, not the coordinator.
-        assert demo.python("bologna-agent", code)[0] is True
+        assert demo.python("bologna-agent", code) == [True, True]
         for hospital in HOSPITALS:
             assert True not in demo.python(f"{hospital}-trainer", code)
             assert demo.python(f"{hospital}-trainer", INTERFACES) == ["lo"]
@@ -224,7 +219,7 @@ def consortium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     }
     if image := os.environ.get("POSTGRES_IMAGE"):
         environment["POSTGRES_IMAGE"] = image
-    with stack(CONSORTIUM, folder, OVERRIDE, environment, "postgres") as made:
+    with stack(CONSORTIUM, folder, NO_PORTS, environment, "postgres") as made:
         made("up", "--detach")
         eventually("a coordinator", lambda: made.healthy("coordinator"))
         yield made

@@ -443,5 +443,5 @@ def test_make_images_gpu_takes_the_cuda_wheels() -> None:
     (line,) = made("images-gpu", "BASE=mirror/python@sha256:12")
     assert f"consilium-trainer-gpu:{__version__} --file docker/trainer.Dockerfile" in line
     assert "FLAVOUR=trainer-gpu" in line
-    assert "TORCH_INDEX=https://pypi.org/simple" in line
+    assert "TORCH_INDEX= " in line, "pip's own index has them"
     assert "BASE=mirror/python@sha256:12" in line
