@@ -45,7 +45,8 @@ class Board:
         self._changes = changes
         self._seen: asyncio.Event | None = None
         self._reading = asyncio.Lock()
-        self._notices: list[tuple[TaskRecord, task_pb2.TaskState]] = []
+        self._notices: dict[str, tuple[TaskRecord, task_pb2.TaskState]] = {}
+        self._revision = 0
         self._standing: dict[str, MemberStatus] = {}
         self._fetching = asyncio.Lock()
         self._fetched: _Published | None = None
@@ -55,7 +56,7 @@ class Board:
         await self._refresh()
         return [
             message
-            for record, message in self._notices
+            for record, message in self._notices.values()
             if record.revision > after_revision
             and (not record.definition.silos or silo in record.definition.silos)
         ]
@@ -70,22 +71,25 @@ class Board:
             raise Refusal(SILO_SUSPENDED, name=silo)
 
     async def _refresh(self) -> None:
-        """Reads the store if something changed since it was last read."""
+        """Reads what changed in the store since it was last read; tasks that ended long ago cost nothing."""
         async with self._reading:
             ticket = self._changes.ticket()
             if ticket is self._seen:
                 return
-            records = await self._in_store(self._store.tasks.changed_since, 0)
+            changed = await self._in_store(self._store.tasks.changed_since, self._revision)
             silos = await self._in_store(self._store.silos.all)
-            self._notices = [(record, task_message(record)) for record in records]
+            for record in changed:
+                # Behind all others, which changed before it.
+                self._notices.pop(record.name, None)
+                self._notices[record.name] = record, task_message(record)
+                self._revision = record.revision
             self._standing = {silo.name: silo.status for silo in silos}
             self._seen = ticket
 
     async def task(self, name: str) -> TaskRecord:
         """The task's definition and digest, which never change once it is on the board."""
-        for record, _ in self._notices:
-            if record.name == name:
-                return record
+        if name in self._notices:
+            return self._notices[name][0]
         return await self._in_store(self._store.tasks.get, name)
 
     async def consensus(self, task: TaskRecord, number: int, known: tuple[int, ...]) -> View:

@@ -2,8 +2,8 @@
 
 Everything is read from the store, so what a coordinator killed at any point of this has begun, it finishes
 after its restart, or another replica finishes at once, and the consensus is the same. Only party-level noise is
-drawn anew; then the one consensus that was published stands, and no other was ever seen. If one was, because the
-store is younger than it and came from a backup, silos say so with their ballots and it is booked now.
+drawn anew; then the one consensus that was published stands, and no other was ever seen. A store put back from a
+backup may not know of one that was: silos that cast their ballots again name it, and it is booked with the new one.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ class Glance:
     silos: Sequence[SiloRecord] = ()
     tasks: Sequence[TaskRecord] = ()
     agreements: Sequence[TaskAgreement] = ()
-    noisy: Mapping[str, int] = field(default_factory=dict)
+    draws: Mapping[str, int] = field(default_factory=dict)
     """How often party-level noise was drawn for a consensus that became known, by task."""
 
     def watched(self, now: datetime) -> list[TaskRecord]:
@@ -61,7 +61,7 @@ def glance(store: Store, now: datetime) -> Glance:
         silos=store.silos.all(),
         tasks=store.tasks.all(),
         agreements=store.tasks.agreements(now - _REMEMBERED),
-        noisy=store.party_ledger.draws(),
+        draws=store.party_ledger.draws(),
     )
 
 
@@ -117,7 +117,7 @@ def families(seen: Glance, now: datetime) -> list[Metric]:
     """Everything the store tells, as Prometheus reads it."""
     return [
         *_silo_families(seen.silos, now),
-        *_task_families(seen.watched(now), seen.noisy),
+        *_task_families(seen.watched(now), seen.draws),
         *_round_families(seen, now),
         _agreement_family(seen.agreements),
     ]
@@ -180,7 +180,7 @@ def _bounded(version: str) -> str:
     return version if _VERSION.fullmatch(version) else "other"
 
 
-def _task_families(tasks: Sequence[TaskRecord], noisy: Mapping[str, int]) -> list[Metric]:
+def _task_families(tasks: Sequence[TaskRecord], draws: Mapping[str, int]) -> list[Metric]:
     status = _Gauge(
         "consilium_task_status", "1 for the present status of a task.", ("task", "status")
     )
@@ -203,7 +203,7 @@ def _task_families(tasks: Sequence[TaskRecord], noisy: Mapping[str, int]) -> lis
         key, rows = (task.name,), max(1, task.definition.rows)
         status.samples[(task.name, str(task.status))] = 1
         release = release_of(task.definition)
-        drawn = noisy.get(task.name, 0)
+        drawn = draws.get(task.name, 0)
         party_epsilon.samples[key] = drawn * (release.pure_epsilon if release else 0.0)
         if task.latest is not None:
             churn.samples[key] = task.latest.changed_rows / rows

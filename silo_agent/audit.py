@@ -74,14 +74,23 @@ class AuditLog:
         """True if such a thing, one that is recorded once, is in the record."""
         return (kind, digest) in self._once
 
-    def consensuses(self, task: str, number: int) -> list[str]:
-        """Digests of the consensuses of a round in the order they came; several if one was formed again."""
+    def consensuses(self, task: str, definition: str, number: int) -> list[str]:
+        """Digests of the consensuses of a round in the order they came; several if one was formed again.
+
+        Of the task with that definition's digest only: another may have had its name before.
+        """
         # Ballots are cast ahead of the last consensus, so that the file is hardly ever read.
         if number > self._last_heard.get(task, 0):
             return []
-        kind = (Kind.CONSENSUS, task, number)
-        came = [one for one in movements(self.folder) if (one.kind, one.task, one.round) == kind]
-        return list(dict.fromkeys(one.digest for one in came))
+        approved, came = "", []
+        for one in movements(self.folder):
+            if one.task != task:
+                continue
+            if one.kind is Kind.APPROVAL:
+                approved = one.digest
+            elif (one.kind, one.round, approved) == (Kind.CONSENSUS, number, definition):
+                came.append(one.digest)
+        return list(dict.fromkeys(came))
 
     def _note(self, movement: Movement) -> None:
         ballot = (movement.task, movement.round)

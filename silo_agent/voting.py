@@ -210,7 +210,7 @@ class TaskWorker:
             size_bytes=size,
             digest=digest(ballot.data),
             privacy=ballot.privacy if ballot.HasField("privacy") else None,
-            consensuses_seen=self._seen(state, number),
+            consensuses_seen=await self._seen(state, number),
         )
         outcome = await self._box.cast(header, ballot.data)
         if outcome == ACCEPTED:
@@ -220,11 +220,13 @@ class TaskWorker:
             self.activity = rounds_pb2.ACTIVITY_BUDGET_SPENT if spent else rounds_pb2.ACTIVITY_VOTED
         return outcome
 
-    def _seen(self, state: task_pb2.TaskState, number: int) -> list[str]:
+    async def _seen(self, state: task_pb2.TaskState, number: int) -> list[str]:
         """Consensuses of this round that came before, for a coordinator that keeps an account of them."""
         if not state.definition.privacy.party_gamma_micros:
             return []
-        return self._audit.consensuses(state.definition.name, number)[-MOST_SEEN:]
+        name, definition = state.definition.name, state.digest
+        came = await asyncio.to_thread(self._audit.consensuses, name, definition, number)
+        return came[-MOST_SEEN:]
 
     async def _finish(self, state: task_pb2.TaskState) -> None:
         await self._prepare(state)

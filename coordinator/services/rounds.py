@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -126,7 +125,7 @@ class RoundsServicer(rounds_pb2_grpc.RoundsServiceServicer):
         if digest(payload) != header.digest:
             raise Refusal(BALLOT_DIGEST)
         _require_known_classes(payload, task, silo)
-        signed = replace(self._signed(header, silo, declaration), consensuses_seen=seen)
+        signed = self._signed(header, silo, declaration, seen)
         ballot = await desk.in_store(desk.store.ballots.accept, signed, payload)
         crash_point("ballot-accepted")
         if not ballot.already_held:
@@ -141,6 +140,7 @@ class RoundsServicer(rounds_pb2_grpc.RoundsServiceServicer):
             bytes=len(payload),
             digest=header.digest,
             mechanism=str(ballot.declaration.mechanism),
+            consensuses_seen=len(ballot.consensuses_seen),
             already_held=ballot.already_held,
         )
         return rounds_pb2.CastBallotResponse(receipt=receipt_message(ballot))
@@ -169,7 +169,11 @@ class RoundsServicer(rounds_pb2_grpc.RoundsServiceServicer):
             yield rounds_pb2.FetchConsensusResponse(data=data)
 
     def _signed(
-        self, header: ballot_pb2.BallotHeader, silo: str, declaration: Declaration
+        self,
+        header: ballot_pb2.BallotHeader,
+        silo: str,
+        declaration: Declaration,
+        seen: tuple[str, ...],
     ) -> BallotRecord:
         """What will be stored if the ballot is admitted, receipt's signature included."""
         desk = self._desk
@@ -192,6 +196,7 @@ class RoundsServicer(rounds_pb2_grpc.RoundsServiceServicer):
             signature=desk.signer.sign(statement),
             already_held=False,
             declaration=declaration,
+            consensuses_seen=seen,
         )
 
 
@@ -221,7 +226,7 @@ def _sufficient_privacy(task: TaskRecord, header: ballot_pb2.BallotHeader) -> De
 
 
 def _consensuses_seen(header: ballot_pb2.BallotHeader) -> tuple[str, ...]:
-    """What the silo was sent for this round before; refuses what cannot be digests or never came about."""
+    """What the silo says it was sent for this round before; refuses what cannot be digests, and too many of them."""
     seen = tuple(header.consensuses_seen)
     if len(seen) > MOST_SEEN or not all(map(is_digest, seen)):
         raise Refusal(MESSAGE_MALFORMED, why="what it says of earlier consensuses makes no sense")

@@ -29,7 +29,7 @@ _THIS = (
     & (ballots.c.silo == bindparam("silo"))
 )
 _PAYLOAD = select(ballots.c.payload).where(_THIS)
-_WITHOUT_BITS = select(*(one for one in ballots.c if one.name != "payload")).where(_THIS)
+_HELD = select(*(one for one in ballots.c if one.name != "payload")).where(_THIS)
 _INSERT = insert(ballots)
 
 
@@ -85,7 +85,7 @@ class BallotStore:
                 round=number,
                 digest=ballot.digest,
                 bytes=len(payload),
-                **_audited(ballot.declaration),
+                **_audited(ballot),
             )
             crash_point("ballot-accepting")
             return ballot
@@ -170,18 +170,22 @@ def _declared(kept: dict[str, Any] | None) -> Declaration:
     return Declaration.from_proto(ParseDict(kept, privacy_pb2.PrivacyDeclaration()))
 
 
-def _audited(declaration: Declaration) -> dict[str, str | int]:
-    """What the audit chain says of a declaration; ε and δ as the wire carries them, 0 for no bound."""
-    if declaration == Declaration():
-        return {}
-    said = declaration.to_proto()
-    return {
-        "mechanism": str(declaration.mechanism),
-        "epsilon_micros": said.epsilon_micros,
-        "delta_picos": said.delta_picos,
-        "unit": str(declaration.unit),
-        "estimate": int(declaration.estimate),
-    }
+def _audited(ballot: BallotRecord) -> dict[str, str | int]:
+    """What the audit chain says of its silo's declarations; ε and δ as the wire carries them, 0 for no bound."""
+    told: dict[str, str | int] = {}
+    if ballot.consensuses_seen:
+        told["consensuses_seen"] = " ".join(ballot.consensuses_seen)
+    declaration = ballot.declaration
+    if declaration != Declaration():
+        said = declaration.to_proto()
+        told |= {
+            "mechanism": str(declaration.mechanism),
+            "epsilon_micros": said.epsilon_micros,
+            "delta_picos": said.delta_picos,
+            "unit": str(declaration.unit),
+            "estimate": int(declaration.estimate),
+        }
+    return told
 
 
 def _key(task: str, number: int, silo: str) -> dict[str, str | int]:
@@ -189,7 +193,7 @@ def _key(task: str, number: int, silo: str) -> dict[str, str | int]:
 
 
 def _held(tx: Connection, task: str, number: int, silo: str) -> BallotRecord | None:
-    row = tx.execute(_WITHOUT_BITS, _key(task, number, silo)).mappings().first()
+    row = tx.execute(_HELD, _key(task, number, silo)).mappings().first()
     if row is None:
         return None
     values = dict(row)

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlalchemy import ColumnElement, Connection, Label, Table, func, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Label,
+    Select,
+    Table,
+    bindparam,
+    func,
+    select,
+    update,
+)
 
 from coordinator.store.engine import insert_new
 from coordinator.store.records import IssuedCertificate
@@ -49,6 +59,14 @@ def good_certificates(tx: Connection, role: Role, name: str) -> list[str]:
     """Fingerprints of the holder's certificates that are good, oldest first."""
     query = select(certificates.c.fingerprint).where(_of(role, name), ~certificates.c.withdrawn)
     return list(tx.execute(query.order_by(certificates.c.issued)).scalars())
+
+
+def standing_of(role: Role, table: Table) -> Select[tuple[str, str | None]]:
+    """A query: the status of the member `:name` in `table`, a row for each of its good certificates, oldest first."""
+    theirs = (certificates.c.role == role) & (certificates.c.name == table.c.name)
+    held = table.outerjoin(certificates, theirs & ~certificates.c.withdrawn)
+    query = select(table.c.status, certificates.c.fingerprint).select_from(held)
+    return query.where(table.c.name == bindparam("name")).order_by(certificates.c.issued)
 
 
 def withdraw(tx: Connection, fingerprints: Sequence[str]) -> None:

@@ -15,9 +15,7 @@ from sqlalchemy import (
     Connection,
     Engine,
     RowMapping,
-    Select,
     Table,
-    bindparam,
     delete,
     insert,
     select,
@@ -30,13 +28,14 @@ from coordinator.store.certificates import (
     good_certificates,
     insert_certificate,
     newest_expiry,
+    standing_of,
     withdraw,
     withdraw_all,
 )
 from coordinator.store.engine import insert_new
 from coordinator.store.records import AdminRecord, IssuedCertificate, MemberStatus, TokenRecord
 from coordinator.store.rounds import leave_open_rounds, record_dropped
-from coordinator.store.schema import admins, certificates, in_order, silos, tokens
+from coordinator.store.schema import admins, in_order, silos, tokens
 from wire import errors
 from wire.crash_points import crash_point
 from wire.errors import Fault, Refusal
@@ -222,14 +221,7 @@ def _standing(tx: Connection, role: Role, name: str) -> tuple[MemberStatus | Non
     return status, [row.fingerprint for row in rows if row.fingerprint is not None]
 
 
-def _standing_query(role: Role, table: Table) -> Select[tuple[str, str | None]]:
-    theirs = (certificates.c.role == role) & (certificates.c.name == table.c.name)
-    held = table.outerjoin(certificates, theirs & ~certificates.c.withdrawn)
-    query = select(table.c.status, certificates.c.fingerprint).select_from(held)
-    return query.where(table.c.name == bindparam("name")).order_by(certificates.c.issued)
-
-
-_STANDING = {role: _standing_query(role, table) for role, table in _TABLES.items()}
+_STANDING = {role: standing_of(role, table) for role, table in _TABLES.items()}
 
 
 def _set_status(tx: Connection, role: Role, name: str, status: MemberStatus) -> None:

@@ -50,8 +50,8 @@ _POLLED_TASK = (
     .with_for_update()
 )
 _ROUNDS = select(*_WITHOUT_BITS).where(rounds.c.task == bindparam("name"))
-_OPEN_ROUND = _ROUNDS.where(rounds.c.closed_at.is_(None))
-_NEWEST_ROUNDS = _ROUNDS.order_by(rounds.c.number.desc()).limit(2)
+_NEWEST_ROUND = _ROUNDS.order_by(rounds.c.number.desc()).limit(1)
+_NEWEST_ROUNDS = _NEWEST_ROUND.limit(2)
 
 
 class TaskStore:
@@ -335,7 +335,8 @@ def get_polling(tx: Connection, name: str) -> Polling:
     task = tx.execute(_POLLED_TASK, {"name": name}).mappings().first()
     if task is None:
         raise Refusal(TASK_UNKNOWN, task=name)
-    current = tx.execute(_OPEN_ROUND, {"name": name}).mappings().first()
+    newest = tx.execute(_NEWEST_ROUND, {"name": name}).mappings().first()
+    current = newest if newest and newest["closed_at"] is None else None
     return Polling(
         status=TaskStatus(task["status"]),
         quorum=TaskDefinition.model_validate_json(task["definition"]).rounds.quorum,

@@ -77,7 +77,7 @@ def lines(results: Mapping[Cell, Scores]) -> Sequence[Line]:
             paper=paper,
             least=round(paper - TOLERANCE, 4),
             beside={"local": accuracies(",".join(learners), False)},
-            why="114 test rows and 17 private rows per silo: one split differs from the next by several points, and the paper has one.",
+            why="114 test rows and 17 private rows per silo: one split differs from the next by several points.",
         )
         for learners, paper in MIXTURES.items()
     ]

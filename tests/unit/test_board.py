@@ -158,3 +158,43 @@ def test_another_round_or_task_is_read_anew_and_never_mixed_up(
     in_store.close()
     # Asked for the latest, the board must look; what it finds is the round it holds.
     assert (counting.reads, counting.views) == (5, 4)
+
+
+def test_tasks_that_did_not_change_are_not_read_again(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sepsis, stroke = claimed(store, "sepsis"), claimed(store, "stroke")
+    in_store, bell = StoreThread(), Bell()
+    read: list[list[str]] = []
+    changed_since = store.tasks.changed_since
+
+    def reading(revision: int) -> list[TaskRecord]:
+        found = changed_since(revision)
+        read.append([task.name for task in found])
+        return found
+
+    monkeypatch.setattr(store.tasks, "changed_since", reading)
+
+    async def look() -> list[list[tuple[str, int]]]:
+        board, heard = Board(store, in_store, bell), []
+
+        async def hear(after: int) -> None:
+            notices = await board.notices("north", after)
+            heard.append([(state.definition.name, state.revision) for state in notices])
+
+        await hear(0)
+        store.tasks.pause("sepsis", "lunch", LATER, ADMIN)
+        await hear(0)
+        bell.ring()
+        await hear(0)
+        await hear(stroke.revision)
+        assert (await board.task("sepsis")).reason == "lunch"
+        return heard
+
+    first, unrung, rung, later = asyncio.run(look())
+    in_store.close()
+    assert first == unrung == [("sepsis", sepsis.revision), ("stroke", stroke.revision)]
+    paused = store.tasks.get("sepsis").revision
+    assert rung == [("stroke", stroke.revision), ("sepsis", paused)]
+    assert later == [("sepsis", paused)]
+    assert read == [["sepsis", "stroke"], ["sepsis"]]

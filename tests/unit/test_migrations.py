@@ -22,6 +22,7 @@ from store_scenes import (
     consensus,
     definition,
     invite,
+    open_task,
     redeem,
     refused,
     running,
@@ -268,6 +269,26 @@ def test_old_consensuses_are_not_in_the_privacy_ledger_and_new_ones_can_be(upgra
     release = PartyRelease(sensitivity=2, gamma_micros=10**9, rows=8)
     upgraded.tasks.publish(current, replace(consensus(), release=release), LATER)
     assert upgraded.party_ledger.page() == [PartyEntry("sepsis", 2, LATER, release)]
+
+
+def test_releases_from_before_draws_were_counted_are_one_draw_each(url: str) -> None:
+    store, release = Store(url), PartyRelease(sensitivity=2, gamma_micros=10**9, rows=8)
+    current = open_task(store, "north", "south")
+    store.ballots.accept(ballot("north"), b"\x01\x02")
+    store.tasks.begin_close(current, ClosedBy.DEADLINE)
+    store.tasks.publish(current, replace(consensus(), release=release), LATER)
+    store.close()
+    engine = open_engine(url)
+    with engine.begin() as tx:
+        tx.execute(text("ALTER TABLE party_releases DROP COLUMN draws"))
+        tx.execute(text("ALTER TABLE ballots DROP COLUMN consensuses_seen"))
+        tx.execute(text("UPDATE alembic_version SET version_num = '0004'"))
+    engine.dispose()
+    store = Store(url)
+    assert store.party_ledger.page() == [PartyEntry("sepsis", 1, LATER, release)]
+    assert store.party_ledger.draws() == {"sepsis": 1}
+    assert store.ballots.held("sepsis", 1, "north").consensuses_seen == ()
+    store.close()
 
 
 def test_the_open_round_goes_on_to_the_end(upgraded: Store) -> None:

@@ -88,7 +88,9 @@ class TestRecording:
         assert line["hash"] == link_hash(line["previous"], line["entry"])
 
     def test_consensuses_of_a_round_are_remembered_each_once(self, tmp_path: Path) -> None:
-        log = opened(tmp_path)
+        log, definition = opened(tmp_path), DIGESTS[0]
+        for task in ("tumour", "stroke"):
+            log.record(Direction.HERE, Kind.APPROVAL, task, 0, 0, definition)
         for task, number, came in (
             ("tumour", 1, DIGESTS[1]),
             ("tumour", 2, DIGESTS[2]),
@@ -98,11 +100,20 @@ class TestRecording:
         ):
             log.record(Direction.IN, Kind.CONSENSUS, task, number, 93, came)
         for one in (log, opened(tmp_path)):
-            assert one.consensuses("tumour", 1) == [DIGESTS[1], DIGESTS[3]]
-            assert one.consensuses("tumour", 2) == [DIGESTS[2]]
-            assert one.consensuses("tumour", 3) == []
-            assert one.consensuses("stroke", 1) == []
-            assert one.consensuses("sepsis", 1) == []
+            assert one.consensuses("tumour", definition, 1) == [DIGESTS[1], DIGESTS[3]]
+            assert one.consensuses("tumour", definition, 2) == [DIGESTS[2]]
+            assert one.consensuses("tumour", definition, 3) == []
+            assert one.consensuses("stroke", definition, 1) == []
+            assert one.consensuses("sepsis", definition, 1) == []
+
+    def test_a_task_that_had_the_name_before_is_another(self, tmp_path: Path) -> None:
+        log = opened(tmp_path)
+        for definition, came in ((DIGESTS[0], DIGESTS[1]), (DIGESTS[2], DIGESTS[3])):
+            log.record(Direction.HERE, Kind.APPROVAL, "tumour", 0, 0, definition)
+            log.record(Direction.IN, Kind.CONSENSUS, "tumour", 1, 93, came)
+        assert log.consensuses("tumour", DIGESTS[0], 1) == [DIGESTS[1]]
+        assert log.consensuses("tumour", DIGESTS[2], 1) == [DIGESTS[3]]
+        assert log.consensuses("tumour", DIGESTS[4], 1) == []
 
     def test_the_head_is_kept_in_a_file_of_its_own(self, tmp_path: Path) -> None:
         filled(tmp_path)
