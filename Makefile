@@ -53,9 +53,9 @@ charts: $(VENV)/charts/.done ## Lint, render (the whole matrix) and check both c
 	HELM=$(HELM) KUBERNETES_VALIDATE=$(abspath $(VENV)/charts/bin/python) $(BIN)/python -m pytest tests/deploy/test_charts*.py
 
 charts-files: ## Copy alerts and dashboards into the charts, which read nothing outside themselves
-	@for chart in coordinator silo; do \
-		cp docker/prometheus/alerts.yaml helm/$$chart/files/ && rm -rf helm/$$chart/files/dashboards \
-		&& if [ -d docker/grafana/dashboards ]; then cp -r docker/grafana/dashboards helm/$$chart/files/; fi; done
+	@for side in coordinator:consortium silo:hospital; do \
+		files=helm/$${side%:*}/files && rm -rf $$files/dashboards && cp -r docker/grafana/dashboards/$${side#*:} $$files/dashboards \
+		&& cp docker/prometheus/$${side#*:}/alerts.yaml $$files/; done
 
 # docker and podman take flags; a script around one of them takes TAG FILE CONTEXT and then flags.
 # Optional: BASE, the base image from a mirror or by digest; SOURCE, where this code can be read; BUILD_ARGS, more flags for the engine.

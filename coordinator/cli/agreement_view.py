@@ -8,7 +8,7 @@ from typing import Final
 
 from wire.consilium.v1 import admin_pb2
 
-# The alert in docker/prometheus/alerts.yaml says the same.
+# The alert in docker/prometheus/consortium/alerts.yaml says the same.
 FAR_BELOW_MEDIAN: Final = 0.2
 LOW: Final = 0.7
 

@@ -14,18 +14,20 @@ FOLDER = Path(__file__).parent / "dashboards"
 def main() -> int:
     """0 if the files are, or now are, up to date."""
     wanted = {
-        FOLDER / f"{page.name}.json": json.dumps(page.json(), indent=2, ensure_ascii=False) + "\n"
-        for page in DASHBOARDS
+        FOLDER / side / f"{page.name}.json": json.dumps(page.json(), indent=2, ensure_ascii=False)
+        + "\n"
+        for side, pages in DASHBOARDS.items()
+        for page in pages
     }
-    found = {path: path.read_text(encoding="utf-8") for path in FOLDER.glob("*.json")}
+    found = {path: path.read_text(encoding="utf-8") for path in FOLDER.rglob("*.json")}
     if "--check" in sys.argv[1:]:
         if found != wanted:
             print("docker/grafana/dashboards is stale: run python docker/grafana/build.py")
         return int(found != wanted)
-    FOLDER.mkdir(exist_ok=True)
     for path in found.keys() - wanted.keys():
         path.unlink()
     for path, text in wanted.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
     return 0
 

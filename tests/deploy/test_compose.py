@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
-import subprocess
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -244,23 +242,13 @@ class TestConsortium:
         }
         assert near == {"init", "coordinator", "database"}
 
-    def test_prometheus_reads_its_configuration(self, tmp_path: Path) -> None:
-        folder = ROOT / "docker/prometheus"
-        settings = (folder / "prometheus.yml").read_text()
+    def test_prometheus_scrapes_services_of_the_file(self) -> None:
+        settings = (ROOT / "docker/prometheus/consortium/prometheus.yml").read_text()
         scraped = yaml.safe_load(settings)["scrape_configs"]
         names = [
             one for job in scraped for sd in job.get("dns_sd_configs", []) for one in sd["names"]
         ]
         assert set(names) <= set(configured(CONSORTIUM, "demo")["services"])
-        promtool = shutil.which("promtool")
-        if promtool is None:
-            pytest.skip("promtool is not installed: `make test-system` does that")
-        here = tmp_path / "prometheus.yml"
-        here.write_text(settings.replace("/etc/prometheus", str(folder)))
-        outcome = subprocess.run(
-            [promtool, "check", "config", here], capture_output=True, text=True
-        )
-        assert outcome.returncode == 0, outcome.stdout + outcome.stderr
 
     def test_grafana_finds_its_source_and_its_dashboards(self) -> None:
         folder = ROOT / "docker/grafana/provisioning"

@@ -62,7 +62,9 @@ def test_prometheus_reads_the_coordinator(watched: Stack) -> None:
 
 
 def test_every_rule_is_loaded_and_evaluated(watched: Stack) -> None:
-    written = yaml.safe_load((ROOT / "docker/prometheus/alerts.yaml").read_text())["groups"]
+    written = yaml.safe_load((ROOT / "docker/prometheus/consortium/alerts.yaml").read_text())[
+        "groups"
+    ]
     healthy = {group["name"]: ["ok"] * len(group["rules"]) for group in written}
 
     def states() -> dict[str, list[str]]:

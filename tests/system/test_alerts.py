@@ -11,6 +11,7 @@ import pytest
 pytestmark = pytest.mark.system
 
 PROMETHEUS = Path(__file__).parents[2] / "docker" / "prometheus"
+both_sides = pytest.mark.parametrize("side", ["consortium", "hospital"])
 
 
 def promtool(*arguments: object) -> subprocess.CompletedProcess[str]:
@@ -18,27 +19,42 @@ def promtool(*arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-def test_the_rules_load() -> None:
-    told = promtool("check", "rules", PROMETHEUS / "alerts.yaml")
+@both_sides
+def test_the_rules_load(side: str) -> None:
+    told = promtool("check", "rules", PROMETHEUS / side / "alerts.yaml")
     assert (told.returncode, "SUCCESS" in told.stdout) == (0, True), told.stderr
 
 
-def test_every_alert_fires_and_keeps_quiet_as_its_scenes_say() -> None:
-    told = promtool("test", "rules", PROMETHEUS / "alerts_test.yaml")
+@both_sides
+def test_prometheus_reads_what_compose_gives_it(tmp_path: Path, side: str) -> None:
+    folder = PROMETHEUS / side
+    settings = (folder / "prometheus.yml").read_text()
+    assert "/etc/prometheus/alerts.yaml" in settings
+    here = tmp_path / "prometheus.yml"
+    here.write_text(settings.replace("/etc/prometheus", str(folder)))
+    told = promtool("check", "config", here)
+    assert told.returncode == 0, told.stdout + told.stderr
+
+
+@both_sides
+def test_every_alert_fires_and_keeps_quiet_as_its_scenes_say(side: str) -> None:
+    told = promtool("test", "rules", PROMETHEUS / side / "alerts_test.yaml")
     assert (told.returncode, "SUCCESS" in told.stdout) == (0, True), told.stdout + told.stderr
 
 
 @pytest.mark.parametrize(
-    ("written", "instead"),
+    ("side", "written", "instead"),
     [
-        ("consilium_silo_connected) == 0", "consilium_silo_connected) == 2"),
-        ("for: 4h", "for: 3h"),
-        ("- 0.2\n        for: 5m", "- 0.3\n        for: 5m"),
+        ("consortium", "consilium_silo_connected) == 0", "consilium_silo_connected) == 2"),
+        ("hospital", "for: 4h", "for: 3h"),
+        ("consortium", "- 0.2\n        for: 5m", "- 0.3\n        for: 5m"),
     ],
 )
-def test_a_rule_that_was_changed_is_noticed(tmp_path: Path, written: str, instead: str) -> None:
+def test_a_rule_that_was_changed_is_noticed(
+    tmp_path: Path, side: str, written: str, instead: str
+) -> None:
     for name in ("alerts.yaml", "alerts_test.yaml"):
-        shutil.copy(PROMETHEUS / name, tmp_path)
+        shutil.copy(PROMETHEUS / side / name, tmp_path)
     rules = (tmp_path / "alerts.yaml").read_text()
     assert written in rules
     (tmp_path / "alerts.yaml").write_text(rules.replace(written, instead))

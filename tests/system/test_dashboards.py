@@ -31,8 +31,8 @@ from wire.identity import IdentityFiles
 pytestmark = pytest.mark.system
 
 REPOSITORY = Path(__file__).parents[2]
-DASHBOARDS = sorted((REPOSITORY / "docker" / "grafana" / "dashboards").glob("*.json"))
-RULES = REPOSITORY / "docker" / "prometheus" / "alerts.yaml"
+DASHBOARDS = sorted((REPOSITORY / "docker" / "grafana" / "dashboards").glob("*/*.json"))
+RULES = sorted((REPOSITORY / "docker" / "prometheus").glob("*/alerts.yaml"))
 NAMES = ("north", "south", "east", "west")
 PRIVACY = {"south": {"mechanism": "xor", "epsilon": 3, "lifetime_epsilon": 9}}
 LONG = 2000
@@ -52,7 +52,7 @@ class Prometheus:
         ]
         settings = {
             "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
-            "rule_files": [str(RULES)],
+            "rule_files": [str(rules) for rules in RULES],
             "scrape_configs": jobs,
         }
         (folder / "prometheus.yml").write_text(yaml.safe_dump(settings))

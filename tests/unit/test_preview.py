@@ -274,7 +274,7 @@ def test_a_silo_stands_out_if_it_is_low_and_far_below_the_median(
 
 
 def test_the_alert_is_raised_by_the_same_two_numbers() -> None:
-    with open("docker/prometheus/alerts.yaml") as file:
+    with open("docker/prometheus/consortium/alerts.yaml") as file:
         groups = yaml.safe_load(file)["groups"]
     rules = [rule for group in groups for rule in group["rules"]]
     [alert] = [rule for rule in rules if rule.get("alert") == "ConsiliumSiloDisagrees"]

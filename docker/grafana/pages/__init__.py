@@ -8,4 +8,5 @@ from pages.hospital import HOSPITAL
 from pages.privacy import PRIVACY
 from pages.silo import SILO
 
-DASHBOARDS = (CONSORTIUM, SILO, HOSPITAL, PRIVACY, COORDINATOR)
+DASHBOARDS = {"consortium": (CONSORTIUM, SILO, COORDINATOR), "hospital": (HOSPITAL, PRIVACY)}
+"""By whose Grafana shows them."""
