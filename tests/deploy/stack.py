@@ -10,6 +10,7 @@ import json
 import os
 import shlex
 import subprocess
+import urllib.parse
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ import service
 
 ROOT = Path(__file__).parents[2]
 CONSORTIUM, SILO = "docker-compose.yml", "docker/silo.compose.yml"
+WATCHED_SILO = f"{SILO}:docker/monitoring.yml"
 HOSPITALS = ("bologna", "coimbra", "leiden")
 OURS = ("coordinator", "agent", "trainer")
 NO_PORTS = """
@@ -38,8 +40,21 @@ eventually = partial(service.eventually, seconds=PATIENCE)
 
 Service = dict[str, Any]
 
+_ASK = """
+import json, urllib.error, urllib.request
+try:
+    with urllib.request.urlopen("http://prometheus:9090/api/v1/" + PATH) as answer:
+        print(json.dumps(json.load(answer)["data"]))
+except urllib.error.URLError:
+    print("null")
+"""
 _SETTINGS = ("CONSILIUM_", "COMPOSE_", "GRAFANA_", "MONITORING_", "POSTGRES_", "PROMETHEUS_")
 _WHICH_IMAGES = ("CONSILIUM_REGISTRY", "CONSILIUM_VERSION")
+
+
+def files(named: str) -> list[str]:
+    """Compose's words for one file or several, named as in COMPOSE_FILE."""
+    return [word for file in named.split(":") for word in ("-f", file)]
 
 
 def compose(
@@ -66,14 +81,14 @@ def compose(
 
 
 class Stack:
-    """One project: a compose file of ours and what the test puts over it."""
+    """One project: compose files of ours and what the test puts over them."""
 
     def __init__(
         self, file: str, override: Path, environment: Mapping[str, str], *profiles: str
     ) -> None:
         self.name = f"consilium-test-{uuid.uuid4().hex[:8]}"
         self._environment = environment
-        self._words = ["--project-name", self.name, "-f", file, "-f", str(override)]
+        self._words = ["--project-name", self.name, *files(file), "-f", str(override)]
         self._words += [word for profile in profiles for word in ("--profile", profile)]
 
     def __call__(self, *words: str, check: bool = True) -> str:
@@ -102,6 +117,17 @@ class Stack:
     def python(self, service: str, code: str) -> Any:
         """The value that `code` prints as JSON, found inside a service's container."""
         return json.loads(self.run(service, "python", "-c", code))
+
+    def prometheus(self, path: str, **parameters: str) -> Any:
+        """What the project's Prometheus answers; None while it is away. It has no Python, hence it is asked from `agent` or `coordinator`."""
+        asking = "agent" if "agent" in self.containers() else "coordinator"
+        asked = f"{path}?{urllib.parse.urlencode(parameters)}"
+        return self.python(asking, _ASK.replace("PATH", repr(asked)))
+
+    def series(self, expression: str) -> list[Any]:
+        """The series that an expression has now in the project's Prometheus."""
+        told = self.prometheus("query", query=expression)
+        return list(told["result"]) if told else []
 
     def log(self, service: str) -> str:
         """What a service has said so far."""

@@ -15,25 +15,25 @@ from typing import Any
 import pytest
 import yaml
 from rendering import understood
-from stack import CONSORTIUM, HOSPITALS, ROOT, SILO, Service, compose
+from stack import CONSORTIUM, HOSPITALS, ROOT, SILO, WATCHED_SILO, Service, compose, files
 
 pytestmark = [pytest.mark.deploy, pytest.mark.timeout(900)]
 
 GUIDE = ROOT / "docs/deploy-compose.md"
-EXAMPLES = {CONSORTIUM: ".env.example", SILO: "docker/silo.env.example"}
+EXAMPLES = {CONSORTIUM: ".env.example", WATCHED_SILO: "docker/silo.env.example"}
 
 
 @cache
 def configured(file: str, *profiles: str) -> dict[str, Any]:
     words = [word for profile in profiles for word in ("--profile", profile)]
-    text = compose("-f", file, *words, "config", "--format", "json").stdout
+    text = compose(*files(file), *words, "config", "--format", "json").stdout
     found: dict[str, Any] = json.loads(text)
     return found
 
 
 def everything() -> Iterator[tuple[str, Service]]:
     """Every service there is, whatever profile it belongs to."""
-    for file in (CONSORTIUM, SILO):
+    for file in (CONSORTIUM, WATCHED_SILO):
         for name, service in configured(file, "*")["services"].items():
             yield f"{file}: {name}", service
 
@@ -59,6 +59,7 @@ def mounts(service: Service) -> dict[str, Service]:
         (SILO, [], {"join", "agent"}),
         (SILO, ["cpu"], {"join", "agent", "trainer"}),
         (SILO, ["gpu"], {"join", "agent", "trainer-gpu"}),
+        (WATCHED_SILO, ["cpu"], {"join", "agent", "trainer", "prometheus", "grafana"}),
     ],
 )
 def test_a_profile_starts_what_it_says(file: str, profiles: list[str], started: set[str]) -> None:
@@ -104,7 +105,7 @@ class TestEveryContainer:
         assert probes == {"coordinator probe", "agent probe --connected", "agent probe-trainer"}
 
     def test_waits_for_what_can_be_waited_for(self) -> None:
-        for file in (CONSORTIUM, SILO):
+        for file in (CONSORTIUM, WATCHED_SILO):
             services = configured(file, "*")["services"]
             for name, service in services.items():
                 for other, how in service.get("depends_on", {}).items():
@@ -242,36 +243,82 @@ class TestConsortium:
         }
         assert near == {"init", "coordinator", "database"}
 
-    def test_prometheus_scrapes_services_of_the_file(self) -> None:
-        settings = (ROOT / "docker/prometheus/consortium/prometheus.yml").read_text()
-        scraped = yaml.safe_load(settings)["scrape_configs"]
-        names = [
-            one for job in scraped for sd in job.get("dns_sd_configs", []) for one in sd["names"]
-        ]
-        assert set(names) <= set(configured(CONSORTIUM, "demo")["services"])
+    def test_ports_that_hospitals_dial_are_the_same_inside_and_outside(self) -> None:
+        """They stand in tokens and identities; 443 leaves most hospitals."""
+        chosen = {"CONSILIUM_PORT": "443", "CONSILIUM_ENROLMENT_PORT": "8443"}
+        text = compose("-f", CONSORTIUM, "config", "--format", "json", environment=chosen).stdout
+        services = json.loads(text)["services"]
+        ports = services["coordinator"]["ports"]
+        assert {(port["published"], port["target"]) for port in ports} == {
+            ("443", 443),
+            ("8443", 8443),
+        }
+        assert {"--port=443", "--enrolment-port=8443"} <= set(services["init"]["command"])
+        assert services["coordinator"]["sysctls"] == {"net.ipv4.ip_unprivileged_port_start": "0"}
 
-    def test_grafana_finds_its_source_and_its_dashboards(self) -> None:
-        folder = ROOT / "docker/grafana/provisioning"
-        (source,) = yaml.safe_load((folder / "datasources/prometheus.yaml").read_text())[
-            "datasources"
+
+class TestMonitoring:
+    SIDES = pytest.mark.parametrize(
+        ("file", "profiles", "side"),
+        [
+            (CONSORTIUM, ("monitoring", "demo"), "consortium"),
+            (WATCHED_SILO, ("cpu",), "hospital"),
+        ],
+    )
+
+    @SIDES
+    def test_prometheus_scrapes_services_of_the_file(
+        self, file: str, profiles: tuple[str, ...], side: str
+    ) -> None:
+        services = configured(file, *profiles)["services"]
+        folder = Path(mounts(services["prometheus"])["/etc/prometheus"]["source"])
+        assert folder == ROOT / "docker/prometheus" / side
+        jobs = yaml.safe_load((folder / "prometheus.yml").read_text())["scrape_configs"]
+        found = [
+            name for job in jobs for sd in job.get("dns_sd_configs", []) for name in sd["names"]
         ]
-        services = configured(CONSORTIUM, "monitoring")["services"]
+        fixed = [
+            one for job in jobs for sd in job.get("static_configs", []) for one in sd["targets"]
+        ]
+        found += [target.partition(":")[0] for target in fixed]
+        assert set(found) - {"localhost"} <= set(services)
+
+    @SIDES
+    def test_grafana_finds_its_source_and_the_dashboards_of_its_side(
+        self, file: str, profiles: tuple[str, ...], side: str
+    ) -> None:
+        grafana = mounts(configured(file, *profiles)["services"]["grafana"])
+        folder = Path(grafana["/etc/grafana/provisioning"]["source"])
+        sources = yaml.safe_load((folder / "datasources/prometheus.yaml").read_text())
+        (source,) = sources["datasources"]
         assert source["url"] == "http://prometheus:9090"
-        (provider,) = yaml.safe_load((folder / "dashboards/consilium.yaml").read_text())[
-            "providers"
-        ]
-        grafana = mounts(services["grafana"])
-        assert provider["options"]["path"] in grafana
-        for target in ("/etc/grafana/provisioning", provider["options"]["path"]):
-            assert any(Path(grafana[target]["source"]).rglob("*")), target
+        providers = yaml.safe_load((folder / "dashboards/consilium.yaml").read_text())
+        (provider,) = providers["providers"]
+        shown = Path(grafana[provider["options"]["path"]]["source"])
+        assert shown == ROOT / "docker/grafana/dashboards" / side
+        assert list(shown.glob("*.json"))
+
+    def test_a_hospitals_pages_are_open_to_its_own_machine_only(self) -> None:
+        services = configured(WATCHED_SILO, "cpu")["services"]
+        opened = {
+            (name, port["target"], port["host_ip"])
+            for name, service in services.items()
+            for port in service.get("ports", [])
+        }
+        assert opened == {
+            (name, port, "127.0.0.1")
+            for name, port in (("agent", 9465), ("prometheus", 9090), ("grafana", 3000))
+        }
 
 
-@pytest.mark.parametrize("file", [CONSORTIUM, SILO])
+@pytest.mark.parametrize("file", EXAMPLES)
 def test_the_example_names_every_setting(file: str) -> None:
-    included = [ROOT / file] + ([ROOT / "docker/demo/compose.yml"] if file == CONSORTIUM else [])
+    included = [ROOT / one for one in file.split(":")]
+    if file == CONSORTIUM:
+        included += [ROOT / "docker/demo/compose.yml", ROOT / "docker/monitoring.yml"]
     used = set(re.findall(r"\$\{(\w+)", "".join(path.read_text() for path in included)))
     offered = set(re.findall(r"^#?([A-Z_]+)=", (ROOT / EXAMPLES[file]).read_text(), re.MULTILINE))
-    assert offered - {"COMPOSE_PROFILES"} == used
+    assert offered - {"COMPOSE_PROFILES", "COMPOSE_FILE"} == used
 
 
 def test_the_commands_people_are_told_to_run_exist() -> None:

@@ -7,9 +7,7 @@ Grafana stays away: Debian has none to make a stand-in of.
 from __future__ import annotations
 
 import os
-import urllib.parse
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 import yaml
@@ -20,14 +18,6 @@ pytestmark = [pytest.mark.deploy, pytest.mark.timeout(900)]
 NOR_PROMETHEUS = """
   prometheus:
     ports: !reset []
-"""
-ASK = """
-import json, urllib.error, urllib.request
-try:
-    with urllib.request.urlopen("http://prometheus:9090/api/v1/" + PATH) as answer:
-        print(json.dumps(json.load(answer)["data"]))
-except urllib.error.URLError:
-    print("null")
 """
 
 
@@ -43,20 +33,9 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
         yield made
 
 
-def ask(made: Stack, path: str) -> Any:
-    """What Prometheus answers inside the consortium's network; None while it is away. It has no Python of its own."""
-    return made.python("coordinator", ASK.replace("PATH", repr(path)))
-
-
-def found(made: Stack, expression: str) -> list[Any]:
-    """The series that an expression has now."""
-    told = ask(made, "query?" + urllib.parse.urlencode({"query": expression}))
-    return list(told["result"]) if told else []
-
-
 def test_prometheus_reads_the_coordinator(watched: Stack) -> None:
     version = watched.run("coordinator", "consilium", "--version").strip()
-    (info,) = eventually("a scrape", lambda: found(watched, "consilium_build_info"))
+    (info,) = eventually("a scrape", lambda: watched.series("consilium_build_info"))
     assert info["metric"]["version"] == version
     assert info["metric"]["job"] == "consilium-coordinator"
 
@@ -68,7 +47,7 @@ def test_every_rule_is_loaded_and_evaluated(watched: Stack) -> None:
     healthy = {group["name"]: ["ok"] * len(group["rules"]) for group in written}
 
     def states() -> dict[str, list[str]]:
-        groups = ask(watched, "rules")["groups"]
+        groups = watched.prometheus("rules")["groups"]
         return {one["name"]: [rule["health"] for rule in one["rules"]] for one in groups}
 
     assert eventually("every rule is well", lambda: states() == healthy)
@@ -77,7 +56,7 @@ def test_every_rule_is_loaded_and_evaluated(watched: Stack) -> None:
 def test_what_it_has_seen_outlives_its_container(watched: Stack) -> None:
     def first() -> float | None:
         """When the oldest sample was taken that it still knows."""
-        series = found(watched, "consilium_build_info[1h]")
+        series = watched.series("consilium_build_info[1h]")
         return float(series[0]["values"][0][0]) if series else None
 
     before = eventually("a scrape", first)
