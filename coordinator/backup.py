@@ -1,5 +1,7 @@
 """A copy of a consortium's folder, made while it is served. The copy is such a folder: to restore it, serve it.
 
+As a stream it gets out of a container and into another.
+
 The database comes first, as it stood at one moment. Public files lie in their folders before the database names
 them and are never removed, so those copied later have all that the copied database names.
 """
@@ -10,16 +12,19 @@ import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import yaml
 
 from coordinator.rotation import Authorities
 from coordinator.settings import CoordinatorHome
-from coordinator.store.copying import copy_database, sqlite_file
+from coordinator.store.copying import copy_database, named_in, sqlite_file
+from wire.archive import pack, unpack
 from wire.errors import ConfigurationError
 from wire.files import digest_of, room_for, write_atomically
 
 _LOCKS_AND_PARTS = shutil.ignore_patterns(".*")
+_KIND = "coordinator"
 
 
 @dataclass(frozen=True)
@@ -52,6 +57,44 @@ def back_up(home: CoordinatorHome, out: Path) -> Backup:
     finally:
         shutil.rmtree(aside, ignore_errors=True)
     return made
+
+
+def stream(home: CoordinatorHome, out: IO[bytes]) -> Backup:
+    """The same as one stream of bytes; what is made for it lies beside the rest and is removed."""
+    aside = home.root / f".backup-{os.getpid()}"
+    try:
+        made = back_up(home, aside)
+        pack(aside, out, _KIND)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+    return made
+
+
+def put_back(home: CoordinatorHome, source: IO[bytes]) -> None:
+    """Fills a folder that holds no consortium with one that `stream` wrote; it appears when it is complete.
+
+    ConfigurationError if there is one, or if the copy is damaged.
+    """
+    if home.settings_file.exists():
+        raise ConfigurationError(
+            f"There is a consortium in {home.root}, and nothing is put over it.",
+            "Restore into an empty folder or volume.",
+        )
+    aside = CoordinatorHome(home.root / f".restore-{os.getpid()}")
+    try:
+        with room_for(home.root):
+            aside.root.mkdir(parents=True, mode=0o700)
+            unpack(source, aside.root, _KIND)
+            database = aside.root / "coordinator.db"
+            _require_whole(aside, named_in(database) if database.exists() else frozenset())
+            # Settings come last: until then nobody takes it for a consortium.
+            for path in sorted(aside.root.iterdir(), key=lambda path: path == aside.settings_file):
+                path.rename(home.root / path.name)
+    except OSError as error:
+        why = error.strerror or "a file could not be written"
+        raise ConfigurationError(f"{home.root} cannot be filled: {why}.") from error
+    finally:
+        shutil.rmtree(aside.root, ignore_errors=True)
 
 
 def _fill(home: CoordinatorHome, copy: CoordinatorHome) -> Backup:

@@ -1,4 +1,4 @@
-"""`consilium coordinator backup`: copy a consortium while it is served."""
+"""`consilium coordinator backup` and `restore`: copy a consortium while it is served, and put it back."""
 
 from __future__ import annotations
 
@@ -7,21 +7,45 @@ from typing import Annotated
 
 import typer
 
-from coordinator.backup import back_up
+from coordinator.backup import back_up, put_back, stream
 from coordinator.cli.connection import Home
 from coordinator.settings import CoordinatorHome
-from wire.terminal import console, size
+from wire.archive import STREAM, opened
+from wire.terminal import errors, size
 
 
 def backup(
-    out: Annotated[Path, typer.Option(help="Folder to make; it will hold the authority's key.")],
+    out: Annotated[
+        Path,
+        typer.Option(
+            help="Folder to make, - for one file on standard output; it will hold the authority's key."
+        ),
+    ],
     home: Home,
 ) -> None:
-    """Copy everything to a new folder while the coordinator serves; serve that folder to restore it."""
-    made = back_up(CoordinatorHome(home), out)
-    console.print(
-        f"{size(made.bytes)} in {out}, {made.public_files} public files. It holds the authority's key: "
-        "keep it secret."
+    """Copy everything while the coordinator serves; serve the folder, or `restore` the file, to go back to it."""
+    live = CoordinatorHome(home)
+    if out == STREAM:
+        with opened(out, "w") as file:
+            made = stream(live, file)
+    else:
+        made = back_up(live, out)
+    errors.print(
+        f"{size(made.bytes)}, {made.public_files} public files. It holds the authority's key: keep it secret."
     )
     if not made.with_database:
-        console.print("The database is PostgreSQL: back it up with pg_dump, before this folder.")
+        errors.print("The database is PostgreSQL: back it up with pg_dump, before this folder.")
+
+
+def restore(
+    file: Annotated[
+        Path, typer.Argument(help="What `backup --out -` wrote; - for standard input.")
+    ],
+    home: Home,
+) -> None:
+    """Put a consortium back into an empty folder; then serve it."""
+    with opened(file, "r") as source:
+        put_back(CoordinatorHome(home), source)
+    errors.print(
+        f"The consortium is in {home}. It must be reached by the same name and ports as before."
+    )

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from coordinator.brought_leaf import check_before_finish
-from coordinator.cli.backup import backup
+from coordinator.cli.backup import backup, restore
 from coordinator.cli.connection import Home
 from coordinator.credentials import ServerLeaf
 from coordinator.founding import found
@@ -238,6 +238,7 @@ def status(home: Home, as_json: JsonFlag = False) -> None:
 
 
 app.command()(backup)
+app.command()(restore)
 
 
 def _existing(home: Path) -> CoordinatorHome:

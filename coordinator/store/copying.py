@@ -29,19 +29,27 @@ def copy_database(live: Path, copy: Path) -> frozenset[str]:
         with closing(source), closing(sqlite3.connect(copy)) as copied:
             # In one step: whoever writes meanwhile is not waited for and not copied.
             source.backup(copied)
+    except sqlite3.Error as error:
+        raise ConfigurationError(
+            f"The database {live} cannot be copied: {error}.",
+            "Check that it is there, that it can be read, and that the disk has room.",
+        ) from error
+    return named_in(copy)
+
+
+def named_in(copy: Path) -> frozenset[str]:
+    """The digests of the public files that a copied database names; ConfigurationError if it is damaged."""
+    try:
+        with closing(sqlite3.connect(copy)) as copied:
             (found,) = copied.execute("PRAGMA quick_check(1)").fetchone()
             named = copied.execute(
                 "SELECT digest FROM public_sets UNION SELECT digest FROM extractors"
             )
             digests = frozenset(digest for (digest,) in named)
     except sqlite3.Error as error:
-        raise ConfigurationError(
-            f"The database {live} cannot be copied: {error}.",
-            "Check that it is there, that it can be read, and that the disk has room.",
-        ) from error
+        found = str(error)
     if found != "ok":
         raise ConfigurationError(
-            f"The database {live} is damaged: {found}.",
-            "Restore an earlier backup; keep this file.",
+            f"The database is damaged: {found}.", "Restore an earlier backup; keep this file."
         )
     return digests

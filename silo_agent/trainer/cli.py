@@ -1,4 +1,4 @@
-"""`consilium agent`, the private side's commands: trainer, check, tasks, approve, ledger, export-model."""
+"""`consilium agent`, the private side's commands: trainer, check, tasks, approve, ledger, export-model, backup, restore."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from silo_agent.findings import Status, print_finding, worst
 from silo_agent.home import SiloHome
 from silo_agent.home_option import Home
 from silo_agent.privacy.ledger_cli import ledger
+from silo_agent.trainer.backup_cli import backup, restore
 from silo_agent.trainer.isolation import give_up_network
 from wire.ending import DRAIN_SECONDS, Drain, end_children, ends_early
 from wire.errors import ConfigurationError
@@ -25,6 +26,8 @@ from wire.terminal import JsonFlag, console, print_json, print_table
 
 private = typer.Typer(help="The private side.")
 private.add_typer(ledger, name="ledger")
+private.command()(backup)
+private.command()(restore)
 
 _PR_SET_PDEATHSIG = 1
 

@@ -44,7 +44,8 @@ def blocks(page: Path) -> list[Block]:
 class Reader:
     """Someone with a shell: pastes the settings first, then one block after the other."""
 
-    def __init__(self, settings: str, **environment: str) -> None:
+    def __init__(self, settings: str, patience: float = PATIENCE, **environment: str) -> None:
+        self._patience = patience
         kept = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
         path = os.pathsep.join([str(CONSILIUM.parent), kept["PATH"]])
         self.environment = {**kept, "PATH": path, "COLUMNS": "200", "OMP_NUM_THREADS": "1"}
@@ -59,7 +60,7 @@ class Reader:
             env=self.environment,
             capture_output=True,
             text=True,
-            timeout=PATIENCE,
+            timeout=self._patience,
             check=False,
         )
         assert done.returncode == 0, f"{text}\n{done.stdout}\n{done.stderr}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sqlite3
 import stat
 from contextlib import closing
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from coordinator.backup import back_up
+from coordinator.backup import back_up, put_back, stream
 from coordinator.cli.coordinator import init
 from coordinator.rotation import Authorities
 from coordinator.settings import CoordinatorHome
@@ -139,3 +140,41 @@ def test_an_earlier_backup_is_never_replaced(home: CoordinatorHome, tmp_path: Pa
     back_up(home, tmp_path / "copy")
     with pytest.raises(ConfigurationError, match="already"):
         back_up(home, tmp_path / "copy")
+
+
+def streamed(home: CoordinatorHome) -> bytes:
+    out = io.BytesIO()
+    stream(home, out)
+    return out.getvalue()
+
+
+def test_a_stream_becomes_the_same_consortium(home: CoordinatorHome, tmp_path: Path) -> None:
+    again = CoordinatorHome(tmp_path / "again")
+    put_back(again, io.BytesIO(streamed(home)))
+    assert again.settings() == home.settings()
+    assert (
+        Authorities.load(again.authority).signing.fingerprint
+        == Authorities.load(home.authority).signing.fingerprint
+    )
+    store = Store(again.database_url(again.settings()))
+    assert [held.name for held in store.public_sets.all()] == ["wards"]
+    store.close()
+    for folder in (home.root, again.root):
+        assert not [path for path in folder.iterdir() if path.name.startswith((".backup", ".rest"))]
+
+
+def test_a_consortium_is_never_put_over_another(home: CoordinatorHome) -> None:
+    content = streamed(home)
+    before = Authorities.load(home.authority).signing.fingerprint
+    with pytest.raises(ConfigurationError, match="There is a consortium"):
+        put_back(home, io.BytesIO(content))
+    assert Authorities.load(home.authority).signing.fingerprint == before
+
+
+def test_half_a_stream_leaves_no_consortium(home: CoordinatorHome, tmp_path: Path) -> None:
+    content, again = streamed(home), CoordinatorHome(tmp_path / "again")
+    for end in (0, 1000, len(content) // 2, len(content) - 11_000):
+        with pytest.raises(ConfigurationError):
+            put_back(again, io.BytesIO(content[:end]))
+        assert not again.settings_file.exists()
+        assert list(again.root.iterdir()) == []

@@ -1,0 +1,82 @@
+"""Copies of what a hospital must not lose, made while its trainer works: its private memory, and the ledger's witness.
+
+They are two files for two media: whoever put back an old copy of both would spend a budget twice and not notice.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import IO
+
+from silo_agent.home import SiloHome
+from wire.archive import pack, unpack
+from wire.errors import ConfigurationError
+
+_ASIDE = ".backup-"
+
+
+class Part(StrEnum):
+    """What is copied into one file."""
+
+    TRAINER = "trainer"
+    """Ledger, approvals, ballots, models."""
+    WITNESS = "witness"
+    """Where the ledger is known to have ended."""
+
+
+def back_up(home: SiloHome, part: Part, out: IO[bytes]) -> None:
+    """Writes a part of the private side. The ledger is copied last, so that it knows every ballot beside it."""
+    folder = _folder(home, part)
+    if not folder.is_dir():
+        raise ConfigurationError(f"There is nothing in {folder} yet.")
+    with _aside(folder) as aside:
+        # What begins with a dot is a lock or half of a file.
+        left_out = shutil.ignore_patterns(".*", f"{home.ledger.name}*")
+        shutil.copytree(folder, aside, ignore=left_out, dirs_exist_ok=True)
+        if part is Part.TRAINER and home.ledger.exists():
+            _copy_ledger(home.ledger, aside / home.ledger.name)
+        pack(aside, out, part)
+
+
+def put_back(home: SiloHome, part: Part, source: IO[bytes]) -> None:
+    """Fills a part that is not there; whether it is an old copy, `consilium agent ledger verify` says."""
+    folder = _folder(home, part)
+    kept = home.ledger if part is Part.TRAINER else home.ledger_witness
+    if kept.exists():
+        raise ConfigurationError(
+            f"{kept} is there already, and nothing is put over it.",
+            f"Move {folder} away first if it is the wrong one.",
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    with _aside(folder) as aside:
+        unpack(source, aside, part)
+        # The ledger comes last: a copy that was interrupted is not taken for a whole one.
+        for path in sorted(aside.iterdir(), key=lambda path: path.name == kept.name):
+            if (folder / path.name).exists():
+                raise ConfigurationError(f"{folder / path.name} is there already: empty {folder}.")
+            path.rename(folder / path.name)
+
+
+def _folder(home: SiloHome, part: Part) -> Path:
+    return home.trainer if part is Part.TRAINER else home.ledger_witness.parent
+
+
+@contextmanager
+def _aside(folder: Path) -> Iterator[Path]:
+    """A folder on the same disk; what a killed command left of another goes first."""
+    for left in folder.glob(f"{_ASIDE}*"):
+        shutil.rmtree(left, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix=_ASIDE, dir=folder) as made:
+        yield Path(made)
+
+
+def _copy_ledger(live: Path, copy: Path) -> None:
+    source = sqlite3.connect(f"{live.resolve().as_uri()}?mode=ro", uri=True)
+    with closing(source), closing(sqlite3.connect(copy)) as copied:
+        source.backup(copied)

@@ -1,0 +1,116 @@
+"""Folders as streams: whole or refused, for their owner only, and never written anywhere else."""
+
+from __future__ import annotations
+
+import io
+import stat
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from wire.archive import opened, pack, unpack
+from wire.errors import ConfigurationError
+
+
+def packed(tmp_path: Path, kind: str = "trainer") -> bytes:
+    folder = tmp_path / "from"
+    (folder / "tasks" / "flu").mkdir(parents=True)
+    (folder / "ledger.db").write_bytes(b"entries" * 1000)
+    (folder / "tasks" / "flu" / "ballot").write_bytes(b"\x01\x02")
+    (folder / "tasks" / "empty").touch(mode=0o644)
+    out = io.BytesIO()
+    pack(folder, out, kind)
+    return out.getvalue()
+
+
+def filled(tmp_path: Path, content: bytes, kind: str = "trainer") -> Path:
+    folder = tmp_path / "to"
+    folder.mkdir()
+    unpack(io.BytesIO(content), folder, kind)
+    return folder
+
+
+def test_what_went_in_comes_out(tmp_path: Path) -> None:
+    folder = filled(tmp_path, packed(tmp_path))
+    assert {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()} == {
+        "ledger.db",
+        "tasks/flu/ballot",
+        "tasks/empty",
+    }
+    assert (folder / "ledger.db").read_bytes() == b"entries" * 1000
+    assert (folder / "tasks" / "flu" / "ballot").read_bytes() == b"\x01\x02"
+
+
+def test_nobody_but_the_owner_reads_it(tmp_path: Path) -> None:
+    folder = filled(tmp_path, packed(tmp_path))
+    for path in folder.rglob("*"):
+        assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0
+
+
+@pytest.mark.parametrize("left", [0, 100, 512, 1024, 4096, 9000])
+def test_half_of_it_is_never_taken_for_the_whole(tmp_path: Path, left: int) -> None:
+    content = packed(tmp_path)
+    assert left < len(content)
+    with pytest.raises(ConfigurationError):
+        filled(tmp_path, content[:left])
+
+
+def test_every_place_to_cut_it_off_is_noticed(tmp_path: Path) -> None:
+    content = packed(tmp_path)
+    with tarfile.open(fileobj=io.BytesIO(content)) as archive:
+        boundaries = [member.offset for member in archive]
+    for number, end in enumerate(boundaries):
+        folder = tmp_path / f"to-{number}"
+        folder.mkdir()
+        with pytest.raises(ConfigurationError):
+            unpack(io.BytesIO(content[:end]), folder, "trainer")
+
+
+def test_another_kind_of_backup_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="no backup of a trainer"):
+        filled(tmp_path, packed(tmp_path, "coordinator"))
+
+
+def member(name: str, kind: bytes = tarfile.REGTYPE, link: str = "") -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as archive:
+        info = tarfile.TarInfo(name)
+        info.type, info.linkname = kind, link
+        archive.addfile(info)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize(
+    "stream",
+    [
+        member("/etc/passwd"),
+        member("../outside"),
+        member("tasks/../../outside"),
+        member("link", tarfile.SYMTYPE, "/etc"),
+        member("hard", tarfile.LNKTYPE, "ledger.db"),
+        member("device", tarfile.CHRTYPE),
+    ],
+)
+def test_what_would_write_elsewhere_is_refused(tmp_path: Path, stream: bytes) -> None:
+    with pytest.raises(ConfigurationError, match="none of ours"):
+        filled(tmp_path, stream)
+    assert not (tmp_path / "outside").exists()
+    assert list((tmp_path / "to").iterdir()) == []
+
+
+def test_noise_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        filled(tmp_path, b"no archive at all" * 100)
+
+
+def test_a_file_is_never_replaced(tmp_path: Path) -> None:
+    file = tmp_path / "backup.tar"
+    with opened(file, "w") as written:
+        written.write(b"first")
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    with pytest.raises(ConfigurationError, match="exists"), opened(file, "w"):
+        pass
+    assert file.read_bytes() == b"first"
+    with pytest.raises(ConfigurationError, match="No such file"), opened(tmp_path / "none", "r"):
+        pass
