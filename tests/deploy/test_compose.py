@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -19,7 +21,10 @@ from stack import CONSORTIUM, HOSPITALS, ROOT, SILO, WATCHED_SILO, Service, comp
 
 pytestmark = [pytest.mark.deploy, pytest.mark.timeout(900)]
 
-GUIDE = ROOT / "docs/deploy-compose.md"
+PAGES = [
+    ROOT / "docs" / name
+    for name in ("deploy-compose.md", "first-day-compose.md", "hospital-it.md", "backup.md")
+]
 EXAMPLES = {CONSORTIUM: ".env.example", WATCHED_SILO: "docker/silo.env.example"}
 
 
@@ -321,12 +326,20 @@ def test_the_example_names_every_setting(file: str) -> None:
     assert offered - {"COMPOSE_PROFILES", "COMPOSE_FILE"} == used
 
 
+def told(page: Path) -> Iterator[tuple[str, str]]:
+    """Service and our own words of every `docker compose exec` or `run` on a page."""
+    pattern = r"\b(?:exec|run)((?: --[\w-]+)*) ([a-z][a-z-]*) ((?:consilium )?(?!consilium)[a-z][^\n`|<>)…]*)"
+    for options, service, words in re.findall(pattern, page.read_text()):
+        if "--entrypoint" not in options:
+            yield service, words.removeprefix("consilium ").rstrip("; ")
+
+
 def test_the_commands_people_are_told_to_run_exist() -> None:
-    told = re.findall(
-        r"exec (\S+) consilium ([a-z][^\n`)…]*)", GUIDE.read_text().replace("--profile demo ", "")
-    )
     services = {name.rpartition(" ")[2] for name, _ in everything()}
-    assert len(told) >= 5
-    for service, words in told:
-        assert service in services
-        understood(words.split())
+    counted = Counter(page.name for page in PAGES for _ in told(page))
+    assert counted["deploy-compose.md"] >= 5
+    assert counted["first-day-compose.md"] >= 15
+    for page in PAGES:
+        for service, words in told(page):
+            assert service in services, (page.name, service)
+            understood(shlex.split(words))

@@ -1,6 +1,6 @@
 """The demo, the database and a hospital of its own, run by Compose in containers: looked at from inside, killed, restarted.
 
-Run by `make deploy-test`; tests/deploy/stack.py says which programs. POSTGRES_IMAGE names the database's image.
+Run by `make deploy-test`; tests/deploy/stack.py says which programs. POSTGRES_IMAGE and PROMETHEUS_IMAGE name images that are not ours.
 """
 
 from __future__ import annotations
@@ -12,13 +12,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from stack import CONSORTIUM, HOSPITALS, NO_PORTS, OURS, SILO, Stack, eventually, stack
+from stack import CONSORTIUM, HOSPITALS, NO_PORTS, OURS, WATCHED_SILO, Stack, eventually, stack
 
 pytestmark = [pytest.mark.deploy, pytest.mark.timeout(900)]
 
 ELSEWHERE = """
 services:
   agent:
+    ports: !reset []
+  prometheus:
     ports: !reset []
 networks:
   # In earnest there is the internet between the two.
@@ -279,7 +281,7 @@ except psycopg.OperationalError as error:
         assert self.silos(consortium) == ["north", "south"]
         assert consortium.run("coordinator", "cat", "/proc/1/stat").split()[21] == started
 
-    def test_a_hospital_joins_with_its_own_file_and_only_once(
+    def test_a_hospital_joins_with_its_own_files_and_only_once(
         self, consortium: Stack, tmp_path: Path
     ) -> None:
         registered = consortium.consilium("coordinator", "silo", "register", "mainz")
@@ -293,17 +295,21 @@ except psycopg.OperationalError as error:
             "CONSILIUM_SILO_YAML": str(settings),
             "CONSILIUM_DATA": str(data),
         }
+        if image := os.environ.get("PROMETHEUS_IMAGE"):
+            environment["PROMETHEUS_IMAGE"] = image
         beside = ELSEWHERE.replace("PROJECT", consortium.name)
-        with stack(SILO, tmp_path, beside, environment, "cpu") as hospital:
-            hospital("up", "--detach")
-            eventually("a connection", lambda: hospital.healthy("agent"))
+        with stack(WATCHED_SILO, tmp_path, beside, environment, "cpu") as hospital:
+            hospital("up", "--detach", "trainer", "agent", "prometheus")
+            eventually("a connection", lambda: hospital.healthy("agent", "prometheus"))
+            (seen,) = eventually("a scrape", lambda: hospital.series("consilium_agent_connected"))
+            assert seen["metric"]["job"] == "consilium-agent"
             assert "Joined" in hospital.log("join")
             hospital.run("trainer", "consilium", "agent", "check")
             assert hospital.python("trainer", INTERFACES) == ["lo"]
             # The token may go; the identity stays in its volume.
             token.write_text("")
             hospital("down", "--timeout", "30")
-            hospital("up", "--detach")
+            hospital("up", "--detach", "trainer", "agent")
             eventually("a connection", lambda: hospital.healthy("agent"))
             assert "it is kept so" in hospital.log("join")
         assert consortium.consilium("coordinator", "silo", "show", "mainz")["connected"] is False
