@@ -327,11 +327,14 @@ def test_the_example_names_every_setting(file: str) -> None:
 
 
 def told(page: Path) -> Iterator[tuple[str, str]]:
-    """Service and our own words of every `docker compose exec` or `run` on a page."""
-    pattern = r"\b(?:exec|run)((?: --[\w-]+)*) ([a-z][a-z-]*) ((?:consilium )?(?!consilium)[a-z][^\n`|<>)…]*)"
-    for options, service, words in re.findall(pattern, page.read_text()):
+    """Service and our own words of every `docker compose exec` or `run` in what a page prints as code."""
+    code = re.findall(r"```[^\n]*\n(.*?)```|`([^`\n]+)`", page.read_text(), re.DOTALL)
+    commands = re.compile(
+        r"\b(?:exec|run)((?: --[\w-]+)*) ([a-z][a-z-]*) ((?:consilium )?(?!consilium)[a-z][^\n|<>);…]*)"
+    )
+    for options, service, words in commands.findall("\n".join(map("".join, code))):
         if "--entrypoint" not in options:
-            yield service, words.removeprefix("consilium ").rstrip("; ")
+            yield service, words.removeprefix("consilium ").strip()
 
 
 def test_the_commands_people_are_told_to_run_exist() -> None:
