@@ -99,6 +99,8 @@ def understood(words: list[str]) -> None:
     command: Any = typer.main.get_command(application(words))
     rest = list(words)
     while hasattr(command, "commands"):
+        if not rest and command.invoke_without_command:
+            break
         assert rest[0] in command.commands, words
         command, rest = command.commands[rest[0]], rest[1:]
     known = {option for parameter in command.params for option in parameter.opts}
