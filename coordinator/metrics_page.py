@@ -69,6 +69,7 @@ def glance(store: Store, now: datetime) -> Glance:
 class StoreCollector(Collector):
     """The families below, and whether the store answered; without it the page shows everything else.
 
+    `shown` hears of the tasks on the page, so that what is counted elsewhere is of the same ones.
     A reading that takes longer than `patience` goes on beside the page; nobody begins another meanwhile.
     """
 
@@ -76,10 +77,12 @@ class StoreCollector(Collector):
         self,
         read: Callable[[datetime], Glance],
         clock: Callable[[], datetime],
+        shown: Callable[[Iterable[str]], None] = lambda tasks: None,
         patience: float = _PATIENCE,
     ) -> None:
         self._read = read
         self._clock = clock
+        self._shown = shown
         self._patience = patience
         self._lock = Lock()
         self._reading: Future[Glance] | None = None
@@ -97,7 +100,9 @@ class StoreCollector(Collector):
         except Exception as error:
             log.error("metrics_not_read", **harmless(error))
             return [_up(False)]
-        return [_up(True), *families(seen, self._clock())]
+        now = self._clock()
+        self._shown(task.name for task in seen.watched(now))
+        return [_up(True), *families(seen, now)]
 
     def _under_way(self) -> Future[Glance]:
         with self._lock:

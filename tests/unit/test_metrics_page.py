@@ -201,7 +201,7 @@ class TestRounds:
 def reading(read: Callable[[datetime], Glance], patience: float = 30) -> CollectorRegistry:
     registry = CollectorRegistry()
     Metrics(registry)
-    registry.register(StoreCollector(read, lambda: NOW, patience))
+    registry.register(StoreCollector(read, lambda: NOW, patience=patience))
     return registry
 
 
