@@ -27,7 +27,7 @@ class Metrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         # A second series for each one, which Prometheus does not read.
-        disable_created_metrics()
+        disable_created_metrics()  # type: ignore[no-untyped-call]
         show_process(registry, "coordinator")
         self.calls = CallMetrics(registry)
         self.store = StoreMetrics(registry)
