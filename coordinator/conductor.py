@@ -109,10 +109,8 @@ class Conductor:
         self._news.announce(Topic.TASKS, Topic.BALLOTS)
         closed = after.latest
         self._metrics.close_seconds.observe(perf_counter() - started)
-        self._metrics.rounds_closed.labels(task.name, str(decision.by)).inc()
-        self._metrics.round_seconds.labels(task.name).observe(
-            (closed.closed_at - closed.opened_at).total_seconds()
-        )
+        took = closed.closed_at - closed.opened_at
+        self._metrics.tasks.round_closed(task.name, decision.by, took)
         log.info(
             "round_closed",
             task=task.name,

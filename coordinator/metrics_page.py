@@ -16,9 +16,9 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from coordinator.consensus import release_of
-from coordinator.rounds import Round
 from coordinator.store import Store
 from coordinator.store.records import MemberStatus, SiloRecord, TaskAgreement, TaskRecord
+from wire.consilium.v1 import rounds_pb2
 from wire.errors import Refusal
 from wire.logs import harmless
 from wire.task import TaskStatus
@@ -30,6 +30,7 @@ _REMEMBERED = timedelta(days=1)
 _MOST_TASKS = 100
 _PATIENCE = 3.0
 """Seconds a scrape waits for the store: a page that comes too late is lost, and all that is on it."""
+_HELD_UP = (rounds_pb2.ACTIVITY_WAITING_FOR_APPROVAL, rounds_pb2.ACTIVITY_REFUSED_BY_POLICY)
 _VERSION = re.compile(r"\d{1,3}\.\d{1,3}\.\d{1,3}", re.ASCII)
 
 
@@ -68,6 +69,7 @@ def glance(store: Store, now: datetime) -> Glance:
 class StoreCollector(Collector):
     """The families below, and whether the store answered; without it the page shows everything else.
 
+    `shown` hears of the tasks on the page, so that what is counted elsewhere is of the same ones.
     A reading that takes longer than `patience` goes on beside the page; nobody begins another meanwhile.
     """
 
@@ -75,10 +77,12 @@ class StoreCollector(Collector):
         self,
         read: Callable[[datetime], Glance],
         clock: Callable[[], datetime],
+        shown: Callable[[Iterable[str]], None] = lambda tasks: None,
         patience: float = _PATIENCE,
     ) -> None:
         self._read = read
         self._clock = clock
+        self._shown = shown
         self._patience = patience
         self._lock = Lock()
         self._reading: Future[Glance] | None = None
@@ -96,7 +100,9 @@ class StoreCollector(Collector):
         except Exception as error:
             log.error("metrics_not_read", **harmless(error))
             return [_up(False)]
-        return [_up(True), *families(seen, self._clock())]
+        now = self._clock()
+        self._shown(task.name for task in seen.watched(now))
+        return [_up(True), *families(seen, now)]
 
     def _under_way(self) -> Future[Glance]:
         with self._lock:
@@ -222,7 +228,7 @@ def _round_families(seen: Glance, now: datetime) -> list[Metric]:
     )
     possible = _Gauge(
         "consilium_round_votes_possible",
-        "Ballots in the open round, and silos expected to vote that are connected.",
+        "Ballots in the open round, and silos that are connected and could still vote.",
         ("task",),
     )
     opened = _Gauge(
@@ -238,33 +244,30 @@ def _round_families(seen: Glance, now: datetime) -> list[Metric]:
         "Deadlines that passed while the round had too few ballots.",
         ("task",),
     )
-    connected = {
-        silo.name
-        for silo in seen.silos
-        if silo.status is MemberStatus.ACTIVE and silo.connected(now)
-    }
+    able = {silo.name for silo in seen.silos if _able(silo, now)}
     for task in seen.watched(now):
         key, current, quorum = (task.name,), task.open_round, task.definition.rounds.quorum
         running = task.status is TaskStatus.RUNNING
         open_.samples[key] = current.number if current and running else 0
         if current is None:
             continue
-        missed.samples[key] = _missed(current, running, now)
+        # An admin who paused the task knows what was missed.
+        missed.samples[key] = current.extensions if running or task.stalled else 0
         if running:
             received.samples[key] = len(current.voted)
             expected.samples[key] = len(current.expected)
             needed.samples[key] = quorum
-            possible.samples[key] = len(current.voted | (current.expected & connected))
+            possible.samples[key] = len(current.voted | (current.expected & able))
             opened.samples[key] = current.opened_at.timestamp()
             deadline.samples[key] = current.closes_at.timestamp()
     shown = (open_, received, expected, needed, possible, opened, deadline, missed)
     return [one.family() for one in shown]
 
 
-def _missed(current: Round, running: bool, now: datetime) -> int:
-    """Extensions, and the deadline after which a task was paused rather than extended."""
-    waits = current.quorum_at is None and current.closing is None
-    return current.extensions + (waits and not running and now >= current.closes_at)
+def _able(silo: SiloRecord, now: datetime) -> bool:
+    """True if it could vote as things are: it may, it is there, and no person or policy holds it up."""
+    active = silo.status is MemberStatus.ACTIVE
+    return active and silo.connected(now) and silo.activity not in _HELD_UP
 
 
 def _agreement_family(agreements: Sequence[TaskAgreement]) -> Metric:

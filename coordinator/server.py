@@ -66,7 +66,7 @@ async def serve(home: CoordinatorHome, drain: float = DRAIN_SECONDS) -> None:
     if not handshakes_are_logged(os.environ):
         log.warning("handshakes_not_counted", hint="GRPC_VERBOSITY hides refused handshakes")
     desk = build_desk(home, settings, metrics)
-    registry.register(StoreCollector(partial(glance, desk.store), desk.clock))
+    registry.register(StoreCollector(partial(glance, desk.store), desk.clock, metrics.tasks.show))
     lines = Buckets(LOG_LINES, time.monotonic)
     with HandshakeLog(lambda reason: _count_handshake(metrics, lines, reason)):
         limits = settings.limits
@@ -191,13 +191,10 @@ def _server(
         """Asked at every call: whoever is shut out is refused at their very next one."""
         await desk.in_store(desk.store.members.admit, identity.role, identity.name, fingerprint)
 
-    def count(code: str, method: str) -> None:
-        desk.metrics.refusals.labels(code).inc()
-
     gate = Gate(
         table,
         admit,
-        count,
+        desk.metrics.refused,
         turnstile=turnstile,
         silence=limits.silence,
         answering=desk.metrics.calls.answering,

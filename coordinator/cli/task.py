@@ -78,7 +78,10 @@ def start(name: Name, home: Home) -> None:
 
 @app.command()
 def pause(name: Name, home: Home) -> None:
-    """Hold a task; its open round takes no ballots until it is started again."""
+    """Hold a task; its open round takes no ballots until it is started again.
+
+    Of a task that the coordinator paused it says that you know: the alert ends.
+    """
 
     async def call() -> None:
         async with admin_link(home) as link:

@@ -129,8 +129,7 @@ class RoundsServicer(rounds_pb2_grpc.RoundsServiceServicer):
         ballot = await desk.in_store(desk.store.ballots.accept, signed, payload)
         crash_point("ballot-accepted")
         if not ballot.already_held:
-            desk.metrics.ballots.labels(header.task).inc()
-            desk.metrics.ballot_bytes.labels(header.task).inc(len(payload))
+            desk.metrics.tasks.ballot_stored(header.task, len(payload))
             desk.news.announce(Topic.BALLOTS)
         log.info(
             "ballot_accepted",

@@ -191,3 +191,12 @@ class TaskRecord:
     def name(self) -> str:
         """The task's unique name."""
         return self.definition.name
+
+    @property
+    def stalled(self) -> bool:
+        """True if the coordinator paused it for want of ballots and no admin has paused it since."""
+        return (
+            self.status is TaskStatus.PAUSED
+            and self.open_round is not None
+            and self.open_round.extensions > self.definition.rounds.max_extensions
+        )

@@ -124,20 +124,29 @@ class TaskStore:
             return get_task(tx, name)
 
     def pause(self, name: str, reason: str, now: datetime, by: str) -> TaskRecord:
-        """Holds a running task; its open round takes no ballots."""
+        """Holds a running task; its open round takes no ballots. A stalled one is held by an admin from now on."""
         with self._engine.begin() as tx:
             task = get_task(tx, name, lock=True)
-            if task.status is not TaskStatus.RUNNING:
+            if task.open_round is not None and task.stalled:
+                most = task.definition.rounds.max_extensions
+                update_round(tx, name, task.open_round.number, extensions=most)
+            elif task.status is not TaskStatus.RUNNING:
                 raise Refusal(TASK_NOT_RUNNING, task=name, status=task.status)
             _update_task(tx, name, status=TaskStatus.PAUSED, reason=reason)
             record(tx, now, by, Act.TASK_PAUSED, f"task/{name}", reason=reason)
             return get_task(tx, name)
 
     def stall(self, current: Round, reason: str, now: datetime) -> bool:
-        """Pauses a task whose round stayed below its quorum; False if it is no longer as `current` says."""
+        """Pauses a task whose round stayed below its quorum; False if it is no longer as `current` says.
+
+        One extension more than allowed is counted, by which `TaskRecord.stalled` knows.
+        """
         with self._engine.begin() as tx:
-            if not _stands(get_task(tx, current.task, lock=True), current):
+            task = get_task(tx, current.task, lock=True)
+            if not _stands(task, current):
                 return False
+            beyond = task.definition.rounds.max_extensions + 1
+            update_round(tx, current.task, current.number, extensions=beyond)
             _update_task(tx, current.task, status=TaskStatus.PAUSED, reason=reason)
             record(tx, now, COORDINATOR, Act.TASK_PAUSED, f"task/{current.task}", reason=reason)
             return True

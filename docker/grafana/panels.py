@@ -40,6 +40,8 @@ class Panel:
     limits: tuple[float, ...] = ()
     falling: bool = False
     maximum: float | None = None
+    sparse: bool = False
+    """Its series have few points: they are drawn as such, for a line needs two."""
     names: tuple[tuple[str, str, str], ...] = ()
     """What values are called, and in which colour."""
     columns: tuple[tuple[str, str, tuple[float, ...]], ...] = ()
@@ -68,7 +70,7 @@ class Panel:
             defaults["custom"] = {
                 "lineWidth": 1,
                 "fillOpacity": 8,
-                "showPoints": "never",
+                "showPoints": "always" if self.sparse else "never",
                 "thresholdsStyle": {"mode": shown},
             }
         panel: Json = {

@@ -48,6 +48,18 @@ def test_every_alert_fires_and_keeps_quiet_as_its_scenes_say(side: str) -> None:
         ("consortium", "consilium_silo_connected) == 0", "consilium_silo_connected) == 2"),
         ("hospital", "for: 4h", "for: 3h"),
         ("consortium", "- 0.2\n        for: 5m", "- 0.3\n        for: 5m"),
+        ("consortium", "max by (namespace, job, silo)", "max by (silo)"),
+        ("consortium", "_refused_total[1h])) >= 3", "_refused_total[1h])) >= 30"),
+        (
+            "consortium",
+            "and\n          max by (namespace, job, silo) (consilium_silo_connected)\n",
+            "\n",
+        ),
+        (
+            "consortium",
+            'max_over_time(consilium_build_info{component="coordinator"}[1d])',
+            "vector(0)",
+        ),
     ],
 )
 def test_a_rule_that_was_changed_is_noticed(

@@ -235,7 +235,28 @@ class StoreContract:
         assert store.tasks.stall(current, "Too few.", NOW)
         stalled = store.tasks.get("sepsis")
         assert (stalled.status, stalled.reason) == (TaskStatus.PAUSED, "Too few.")
+        assert stalled.stalled
         assert acts(store)[-1] == "task_paused task/sepsis by coordinator"
+        resumed = store.tasks.start("sepsis", LATER, ADMIN)
+        assert (resumed.stalled, running(resumed).extensions) == (False, 0)
+
+    def test_a_task_that_an_admin_paused_is_not_stalled(self, store: Store) -> None:
+        current = open_task(store, "north", "south")
+        for _ in range(definition().rounds.max_extensions):
+            assert store.tasks.extend(current, current.closes_at + HOUR, NOW)
+            current = running(store.tasks.get("sepsis"))
+        assert not store.tasks.pause("sepsis", "Paused.", LATER, ADMIN).stalled
+
+    def test_an_admin_who_pauses_a_stalled_task_takes_it_over_once(self, store: Store) -> None:
+        current = open_task(store, "north", "south")
+        store.tasks.stall(current, "Too few.", NOW)
+        held = store.tasks.pause("sepsis", "Paused by chief.", LATER, ADMIN)
+        assert (held.status, held.reason) == (TaskStatus.PAUSED, "Paused by chief.")
+        assert not held.stalled
+        assert acts(store)[-1] == f"task_paused task/sepsis by {ADMIN}"
+        refused(
+            TASK_NOT_RUNNING, lambda: store.tasks.pause("sepsis", "Again.", LATER, ADMIN), "paused"
+        )
 
     # -- ballots -------------------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ from coordinator.store.records import (
     TaskAgreement,
     TaskRecord,
 )
+from wire.consilium.v1 import rounds_pb2
 from wire.errors import STORE_UNAVAILABLE, Refusal
 from wire.task import TaskDefinition, TaskStatus
 
@@ -145,6 +146,15 @@ class TestRounds:
         page = Page(held, tasks=(task("flu", current=open_round()),))
         assert page.sample("round_votes_possible", task="flu") == 1
 
+    @pytest.mark.parametrize("held_up", ["WAITING_FOR_APPROVAL", "REFUSED_BY_POLICY"])
+    def test_a_silo_whose_hospital_has_not_approved_cannot_vote(self, held_up: str) -> None:
+        activity = rounds_pb2.Activity.Value(f"ACTIVITY_{held_up}")
+        spent = silo("east", activity=rounds_pb2.ACTIVITY_BUDGET_SPENT)
+        # What north is held up by is another task: in this one it has voted.
+        silos = (silo("north", activity=activity), silo("south", activity=activity), spent)
+        page = Page(*silos, tasks=(task("flu", current=open_round()),))
+        assert page.sample("round_votes_possible", task="flu") == 2
+
     @pytest.mark.parametrize(
         ("status", "current", "missed"),
         [
@@ -152,9 +162,11 @@ class TestRounds:
             (TaskStatus.RUNNING, open_round(extensions=1), 1),
             # About to be extended: the conductor has yet to look.
             (TaskStatus.RUNNING, open_round(closes_at=NOW - MINUTE), 0),
-            (TaskStatus.PAUSED, open_round(extensions=1, closes_at=NOW - MINUTE), 2),
-            # Held by an admin, in good time or with a quorum.
-            (TaskStatus.PAUSED, open_round(), 0),
+            # Extended as often as allowed, then paused by the coordinator.
+            (TaskStatus.PAUSED, open_round(extensions=2, closes_at=NOW - MINUTE), 2),
+            # Held by an admin, and then the deadline passed: in good time, once extended, with a quorum.
+            (TaskStatus.PAUSED, open_round(closes_at=NOW - MINUTE), 0),
+            (TaskStatus.PAUSED, open_round(extensions=1, closes_at=NOW - MINUTE), 0),
             (TaskStatus.PAUSED, open_round(closes_at=NOW - MINUTE, quorum_at=NOW - MINUTE), 0),
         ],
     )
@@ -189,7 +201,7 @@ class TestRounds:
 def reading(read: Callable[[datetime], Glance], patience: float = 30) -> CollectorRegistry:
     registry = CollectorRegistry()
     Metrics(registry)
-    registry.register(StoreCollector(read, lambda: NOW, patience))
+    registry.register(StoreCollector(read, lambda: NOW, patience=patience))
     return registry
 
 

@@ -181,6 +181,16 @@ class TestDashboards:
             used = set(re.findall(r"\$\{?(\w+)", expression))
             assert used <= {*variables, "__rate_interval", "__range"}, expression
 
+    @pytest.mark.parametrize(
+        "page", [p for p in PAGES if p.parent.name == "consortium"], ids=lambda page: page.stem
+    )
+    def test_nothing_looks_well_where_nobody_answers(self, page: Path) -> None:
+        for panel in panels(page):
+            if any("vector(0)" in target["expr"] for target in panel["targets"]):
+                steps = panel["fieldConfig"]["defaults"]["thresholds"]["steps"]
+                at_nothing = [step["color"] for step in steps if (step["value"] or 0) <= 0][-1]
+                assert at_nothing == "red", panel["title"]
+
     @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
     def test_no_two_panels_lie_on_each_other(self, page: Path) -> None:
         taken: set[tuple[int, int]] = set()

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from panels import Dashboard, Panel, Query, Row, Variable
 
-from pages.words import DAY, UP, quantiles
+from pages.seldom import durations, in_an_hour
+from pages.words import DAY, UP
 
+_COORDINATORS = 'count(consilium_build_info{component="coordinator"})'
+_FIRING = 'ALERTS{alertname=~"Consilium.*", alertstate="firing"}'
 _TASK = Variable("task", "Task", "label_values(consilium_task_status, task)", several=True)
 _OF_TASK = '{task=~"$task"}'
 
@@ -19,6 +22,16 @@ CONSORTIUM = Dashboard(
             "Now",
             (
                 Panel(
+                    "Coordinators",
+                    "Coordinators whose page Prometheus reads. Without one, nothing below is known.",
+                    (Query(f"{_COORDINATORS} or vector(0)", "coordinators"),),
+                    kind="stat",
+                    width=3,
+                    height=4,
+                    limits=(1,),
+                    falling=True,
+                ),
+                Panel(
                     "Silos connected",
                     "Active silos whose lease runs, and how many there are.",
                     (
@@ -26,7 +39,7 @@ CONSORTIUM = Dashboard(
                         Query("count(max by (silo) (consilium_silo_connected))", "active"),
                     ),
                     kind="stat",
-                    width=6,
+                    width=5,
                     height=4,
                 ),
                 Panel(
@@ -34,20 +47,21 @@ CONSORTIUM = Dashboard(
                     "Invited silos have yet to redeem their token; suspended and revoked ones are refused.",
                     (Query("max by (status) (consilium_silos)", "{{status}}"),),
                     kind="stat",
-                    width=6,
+                    width=7,
                     height=4,
                 ),
                 Panel(
                     "Tasks running",
-                    "Tasks with rounds going on.",
+                    "Tasks with rounds going on; nothing while no coordinator's database answers.",
                     (
                         Query(
-                            'count(max by (task) (consilium_task_status{status="running"})) or vector(0)',
+                            'count(max by (task) (consilium_task_status{status="running"}))'
+                            " or 0 * max(consilium_store_up == 1)",
                             "running",
                         ),
                     ),
                     kind="stat",
-                    width=4,
+                    width=3,
                     height=4,
                 ),
                 Panel(
@@ -55,7 +69,7 @@ CONSORTIUM = Dashboard(
                     "Whether every coordinator's database answers.",
                     (Query("min(consilium_store_up)", "database"),),
                     kind="stat",
-                    width=4,
+                    width=3,
                     height=4,
                     names=UP,
                     limits=(1,),
@@ -63,17 +77,26 @@ CONSORTIUM = Dashboard(
                 ),
                 Panel(
                     "Alerts",
-                    "Alerts of Consilium that fire; each has a runbook in docs/runbooks.",
-                    (
-                        Query(
-                            'count(ALERTS{alertname=~"Consilium.*", alertstate="firing"}) or vector(0)',
-                            "firing",
-                        ),
-                    ),
+                    "Alerts of Consilium that fire; nothing while no coordinator is there to tell.",
+                    (Query(f"count({_FIRING}) or 0 * {_COORDINATORS}", "firing"),),
                     kind="stat",
-                    width=4,
+                    width=3,
                     height=4,
                     limits=(1,),
+                ),
+                Panel(
+                    "Firing alerts",
+                    "Each has a page that says what it means and what to do: docs/runbooks/README.md lists them by this name,"
+                    " and an alert's annotation `runbook_url` names its page. Empty is good.",
+                    (
+                        Query(
+                            "max by (alertname, severity, task, silo, code, reason, instance, namespace, job) "
+                            f"({_FIRING})"
+                        ),
+                    ),
+                    kind="table",
+                    width=24,
+                    height=5,
                 ),
             ),
         ),
@@ -82,7 +105,7 @@ CONSORTIUM = Dashboard(
             (
                 Panel(
                     "Tasks",
-                    "Where each task is: its open round, ballots received, needed (quorum), possible (voted or connected) and expected.",
+                    "Where each task is: its open round, ballots received, needed (quorum), possible (voted or able to) and expected.",
                     (
                         Query(f"max by (task, status) (consilium_task_status{_OF_TASK})"),
                         Query(f"max by (task) (consilium_round_open{_OF_TASK})", "round"),
@@ -140,9 +163,10 @@ CONSORTIUM = Dashboard(
                 ),
                 Panel(
                     "Duration of rounds",
-                    "From opening a round to its consensus, of rounds that closed lately.",
-                    quantiles("consilium_round_duration_seconds", "task", _OF_TASK),
+                    "From opening a round to its consensus, of rounds that closed within the hour before.",
+                    durations("consilium_round_duration_seconds", "task", _OF_TASK),
                     unit="s",
+                    sparse=True,
                 ),
                 Panel(
                     "Rounds closed",
@@ -157,25 +181,24 @@ CONSORTIUM = Dashboard(
                 ),
                 Panel(
                     "Ballots",
-                    "Ballots stored per second.",
-                    (
-                        Query(
-                            f"sum by (task) (rate(consilium_ballots_accepted_total{_OF_TASK}[$__rate_interval]))",
-                            "{{task}}",
-                        ),
-                    ),
-                    unit="reqps",
+                    "Ballots stored within the hour before.",
+                    (in_an_hour("consilium_ballots_accepted_total", "task", _OF_TASK),),
+                    sparse=True,
+                ),
+                Panel(
+                    "Ballots refused",
+                    "Ballots refused within the hour before, by the error catalogue's code (docs/errors.md). Three, and more than"
+                    " half as many as were stored: an alert.",
+                    (in_an_hour("consilium_ballots_refused_total", "code"),),
+                    limits=(3,),
+                    sparse=True,
                 ),
                 Panel(
                     "Ballot bytes",
-                    "What ballots weigh: all that hospitals give away.",
-                    (
-                        Query(
-                            f"sum by (task) (rate(consilium_ballot_bytes_total{_OF_TASK}[$__rate_interval]))",
-                            "{{task}}",
-                        ),
-                    ),
-                    unit="Bps",
+                    "What ballots of the hour before weigh: all that hospitals give away.",
+                    (in_an_hour("consilium_ballot_bytes_total", "task", _OF_TASK),),
+                    unit="bytes",
+                    sparse=True,
                 ),
             ),
         ),
@@ -264,15 +287,16 @@ CONSORTIUM = Dashboard(
                 ),
                 Panel(
                     "Refusals",
-                    "Calls refused per second, by the error catalogue's code (docs/errors.md).",
+                    "Calls refused per second in five minutes, by the error catalogue's code (docs/errors.md).",
                     (
                         Query(
-                            "sum by (code) (rate(consilium_refusals_total[$__rate_interval]))",
+                            "sum by (code) (rate(consilium_refusals_total[5m])) > 0",
                             "{{code}}",
                         ),
                     ),
                     unit="reqps",
                     limits=(0.5,),
+                    sparse=True,
                 ),
             ),
         ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from panels import Dashboard, Panel, Query, Row, Variable
 
+from pages.seldom import durations
 from pages.words import DAY, UP, quantiles
 
 _THESE = '{instance=~"$instance"}'
@@ -72,27 +73,29 @@ COORDINATOR = Dashboard(
                 ),
                 Panel(
                     "Refusals",
-                    "Calls refused per second, by the error catalogue's code (docs/errors.md).",
+                    "Calls refused per second in five minutes, by the error catalogue's code (docs/errors.md).",
                     (
                         Query(
-                            f"sum by (code) (rate(consilium_refusals_total{_THESE}[$__rate_interval]))",
+                            f"sum by (code) (rate(consilium_refusals_total{_THESE}[5m])) > 0",
                             "{{code}}",
                         ),
                     ),
                     unit="reqps",
                     limits=(0.5,),
+                    sparse=True,
                 ),
                 Panel(
                     "Connections refused",
-                    "Connections and calls that gRPC refuses by itself, per second and by reason.",
+                    "Connections and calls that gRPC refuses by itself, per second in five minutes and by reason.",
                     (
                         Query(
-                            f"sum by (reason) (rate(consilium_tls_handshakes_refused_total{_THESE}[$__rate_interval]))",
+                            f"sum by (reason) (rate(consilium_tls_handshakes_refused_total{_THESE}[5m])) > 0",
                             "{{reason}}",
                         ),
                     ),
                     unit="reqps",
                     limits=(0.2,),
+                    sparse=True,
                 ),
             ),
         ),
@@ -158,11 +161,12 @@ COORDINATOR = Dashboard(
                 ),
                 Panel(
                     "Closing a round",
-                    "From the decision to close a round to its published consensus.",
-                    quantiles("consilium_round_close_seconds", "", _THESE),
+                    "From the decision to close a round to its published consensus, of the hour before.",
+                    durations("consilium_round_close_seconds", "", _THESE),
                     unit="s",
                     width=12,
                     limits=(1, 10),
+                    sparse=True,
                 ),
             ),
         ),
