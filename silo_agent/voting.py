@@ -25,6 +25,7 @@ from wire.crash_points import crash_point
 from wire.errors import (
     APPROVAL_NEEDED,
     APPROVAL_REFUSED_BY_POLICY,
+    APPROVAL_WITHDRAWN,
     CONTENT_CORRUPT,
     NOT_PREPARED,
     TRAINER_UNREACHABLE,
@@ -39,6 +40,12 @@ log = structlog.get_logger()
 _APPROVAL_SECONDS = 2.0
 # A finished task is in no hurry.
 _LATE_APPROVAL_SECONDS = 30.0
+# What is logged of each.
+_NOT_APPROVED = {
+    APPROVAL_NEEDED.code: "waiting_for_approval",
+    APPROVAL_WITHDRAWN.code: "approval_withdrawn",
+    APPROVAL_REFUSED_BY_POLICY.code: "refused_by_policy",
+}
 _HELD_UP = (rounds_pb2.ACTIVITY_WAITING_FOR_APPROVAL, rounds_pb2.ACTIVITY_REFUSED_BY_POLICY)
 
 
@@ -91,9 +98,7 @@ class TaskWorker:
                 self._held_up = ""
                 self._go_on()
             except ConsiliumError as error:
-                if isinstance(error, Refusal) and error.is_a(
-                    APPROVAL_NEEDED, APPROVAL_REFUSED_BY_POLICY
-                ):
+                if isinstance(error, Refusal) and error.code in _NOT_APPROVED:
                     await asyncio.sleep(self._hold_up(error))
                     self._news.set()
                     continue
@@ -116,9 +121,8 @@ class TaskWorker:
     def _hold_up(self, refusal: Refusal) -> float:
         """The hospital has not approved: says so once, not at every question; seconds until the next."""
         task = self._state.definition.name
-        waiting = refusal.is_a(APPROVAL_NEEDED)
         if refusal.sentence != self._held_up:
-            event = "waiting_for_approval" if waiting else "refused_by_policy"
+            event = _NOT_APPROVED[refusal.code]
             log.warning(event, task=task, sentence=refusal.sentence, hint=refusal.hint)
             self._held_up = refusal.sentence
         # An approval may have been withdrawn: the trainer is asked from the beginning.
@@ -126,9 +130,10 @@ class TaskWorker:
         if self._state.status == task_pb2.TASK_STATUS_FINISHED:
             self._go_on()
             return _LATE_APPROVAL_SECONDS
-        self.activity = _HELD_UP[0] if waiting else _HELD_UP[1]
+        # A person may think again; a policy does not.
+        self.activity = _HELD_UP[refusal.is_a(APPROVAL_REFUSED_BY_POLICY)]
         running = self._state.status == task_pb2.TASK_STATUS_RUNNING
-        self._metrics.tasks.waiting(task, waiting and running)
+        self._metrics.tasks.waiting(task, running and refusal.is_a(APPROVAL_NEEDED))
         return _APPROVAL_SECONDS
 
     def _go_on(self) -> None:

@@ -23,7 +23,9 @@ from wire.consilium.v1 import task_pb2, trainer_pb2
 from wire.errors import (
     APPROVAL_NEEDED,
     APPROVAL_REFUSED_BY_POLICY,
+    APPROVAL_WITHDRAWN,
     TRAINER_UNREACHABLE,
+    Fault,
     Refusal,
 )
 
@@ -266,8 +268,11 @@ class TestWaitingForApproval:
             (self.becomes(PAUSED), 0),
         )
 
-    def test_a_no_is_a_decision(self, follow: Callable[..., None], officer: Officer) -> None:
-        no = Refusal(APPROVAL_REFUSED_BY_POLICY, task="flu", digest="ab", why="max_rounds is 2")
+    @pytest.mark.parametrize("fault", [APPROVAL_REFUSED_BY_POLICY, APPROVAL_WITHDRAWN])
+    def test_a_no_is_a_decision(
+        self, follow: Callable[..., None], officer: Officer, fault: Fault
+    ) -> None:
+        no = Refusal(fault, task="flu", digest="ab", why="max_rounds is 2")
         follow(
             (self.becomes(RUNNING), 1),
             (lambda worker: setattr(officer, "refusal", no), 0),
