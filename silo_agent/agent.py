@@ -53,6 +53,8 @@ _FATAL = (
     VERSION_TOO_OLD,
     WRONG_ROLE,
 )
+# As often as Prometheus usually looks at us.
+_LOOK_SECONDS = 15.0
 
 
 @dataclass(frozen=True)
@@ -92,13 +94,13 @@ class Agent:
 
     async def run(self) -> None:
         """Takes part until cancelled; raises the refusal that ends it for good."""
+        self._metrics.belongs_to(self._link.identity.name)
         described = await self._trainer.wait_ready()
         isolation = trainer_pb2.Isolation.Name(described.isolation).removeprefix("ISOLATION_")
         log.info("trainer_found", isolation=isolation.lower(), note=described.isolation_note)
-        self._metrics.belongs_to(self._link.identity.name)
         self._metrics.trainer_found(described)
         try:
-            await self._stay_connected()
+            await together(self._stay_connected(), self._look_at_trainer())
         finally:
             for work in self._work:
                 work.cancel()
@@ -129,6 +131,15 @@ class Agent:
                 log.warning("disconnected", sentence=error.sentence, hint=error.hint)
                 complaint = error.sentence
             await asyncio.sleep(pause)
+
+    async def _look_at_trainer(self) -> None:
+        """Shows whether the trainer answers, also while there is nothing to ask of it."""
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
+            try:
+                self._metrics.trainer_found(await self._trainer.describe())
+            except Refusal:
+                self._metrics.trainer_missed()
 
     async def _connection(self, opened: asyncio.Event) -> ConsiliumError:
         """Watches and sends heartbeats until either fails; says why."""
@@ -168,6 +179,7 @@ class Agent:
             beat = await self._link.heartbeat(self._instance, self._activity())
             self._clock.compare(sent, self._clock.local(), beat.coordinator_time)
             self._renewal.hear(beat.authority)
+            self._metrics.tasks.forget_ended()
             await asyncio.sleep(beat.next_after)
 
     def _activity(self) -> rounds_pb2.Activity.ValueType:

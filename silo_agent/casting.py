@@ -36,6 +36,8 @@ _FINAL = (
     BALLOT_LABEL_SPACE,
     PRIVACY_TOO_WEAK,
 )
+OUTCOMES = (ACCEPTED, *(fault.code.lower() for fault in _FINAL))
+"""All that can become of a ballot."""
 
 
 class BallotBox:

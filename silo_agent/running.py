@@ -9,7 +9,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 import structlog
-from prometheus_client import CollectorRegistry, Gauge, start_http_server
+from prometheus_client import (
+    CollectorRegistry,
+    Gauge,
+    disable_created_metrics,
+    start_http_server,
+)
 
 from silo_agent.agent import Agent, AgentOptions
 from silo_agent.audit import AuditLog
@@ -59,6 +64,8 @@ async def run_agent(home: SiloHome, options: RunOptions) -> None:
     discard_unfinished(home.agent)
     audit = AuditLog(home.agent, lambda: datetime.now(UTC))
     home.exchange.mkdir(parents=True, exist_ok=True)
+    # When a series began Prometheus knows by itself; telling it would nearly double the counters.
+    disable_created_metrics()  # type: ignore[no-untyped-call]
     registry = CollectorRegistry()
     metrics = AgentMetrics(registry)
     if options.metrics_port:

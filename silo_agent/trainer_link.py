@@ -42,7 +42,7 @@ class TrainerLink:
                 await asyncio.sleep(backoff.next())
 
     async def propose(self, definition: task_pb2.TaskDefinition) -> str:
-        """The digest the hospital accepted; raises APPROVAL_NEEDED or APPROVAL_REFUSED_BY_POLICY."""
+        """The digest the hospital accepted; raises APPROVAL_NEEDED, APPROVAL_WITHDRAWN or APPROVAL_REFUSED_BY_POLICY."""
         request = trainer_pb2.ProposeRequest(definition=definition)
         async with self._translating():
             return (await self._stub.Propose(request)).task_digest

@@ -25,6 +25,7 @@ from wire.crash_points import crash_point
 from wire.errors import (
     APPROVAL_NEEDED,
     APPROVAL_REFUSED_BY_POLICY,
+    APPROVAL_WITHDRAWN,
     CONTENT_CORRUPT,
     NOT_PREPARED,
     TRAINER_UNREACHABLE,
@@ -39,6 +40,12 @@ log = structlog.get_logger()
 _APPROVAL_SECONDS = 2.0
 # A finished task is in no hurry.
 _LATE_APPROVAL_SECONDS = 30.0
+# What is logged of each.
+_NOT_APPROVED = {
+    APPROVAL_NEEDED.code: "waiting_for_approval",
+    APPROVAL_WITHDRAWN.code: "approval_withdrawn",
+    APPROVAL_REFUSED_BY_POLICY.code: "refused_by_policy",
+}
 _HELD_UP = (rounds_pb2.ACTIVITY_WAITING_FOR_APPROVAL, rounds_pb2.ACTIVITY_REFUSED_BY_POLICY)
 
 
@@ -72,6 +79,8 @@ class TaskWorker:
     def hear(self, state: task_pb2.TaskState) -> None:
         """Takes note of the task's latest state."""
         self._state = state
+        if state.status != task_pb2.TASK_STATUS_RUNNING:
+            self._metrics.tasks.waiting(state.definition.name, False)
         self._news.set()
 
     async def run(self) -> None:
@@ -89,9 +98,7 @@ class TaskWorker:
                 self._held_up = ""
                 self._go_on()
             except ConsiliumError as error:
-                if isinstance(error, Refusal) and error.is_a(
-                    APPROVAL_NEEDED, APPROVAL_REFUSED_BY_POLICY
-                ):
+                if isinstance(error, Refusal) and error.code in _NOT_APPROVED:
                     await asyncio.sleep(self._hold_up(error))
                     self._news.set()
                     continue
@@ -114,9 +121,8 @@ class TaskWorker:
     def _hold_up(self, refusal: Refusal) -> float:
         """The hospital has not approved: says so once, not at every question; seconds until the next."""
         task = self._state.definition.name
-        waiting = refusal.is_a(APPROVAL_NEEDED)
         if refusal.sentence != self._held_up:
-            event = "waiting_for_approval" if waiting else "refused_by_policy"
+            event = _NOT_APPROVED[refusal.code]
             log.warning(event, task=task, sentence=refusal.sentence, hint=refusal.hint)
             self._held_up = refusal.sentence
         # An approval may have been withdrawn: the trainer is asked from the beginning.
@@ -124,14 +130,16 @@ class TaskWorker:
         if self._state.status == task_pb2.TASK_STATUS_FINISHED:
             self._go_on()
             return _LATE_APPROVAL_SECONDS
-        self.activity = _HELD_UP[0] if waiting else _HELD_UP[1]
-        self._metrics.waiting_for_approval.labels(task).set(waiting)
+        # A person may think again; a policy does not.
+        self.activity = _HELD_UP[refusal.is_a(APPROVAL_REFUSED_BY_POLICY)]
+        running = self._state.status == task_pb2.TASK_STATUS_RUNNING
+        self._metrics.tasks.waiting(task, running and refusal.is_a(APPROVAL_NEEDED))
         return _APPROVAL_SECONDS
 
     def _go_on(self) -> None:
         if self.activity in _HELD_UP:
             self.activity = rounds_pb2.ACTIVITY_IDLE
-        self._metrics.waiting_for_approval.labels(self._state.definition.name).set(0)
+        self._metrics.tasks.waiting(self._state.definition.name, False)
 
     async def _attempt(self, state: task_pb2.TaskState) -> None:
         """Acts; whatever goes wrong comes out as a ConsiliumError, so that it is tried again."""
@@ -148,6 +156,8 @@ class TaskWorker:
             ) from None
 
     async def _act(self, state: task_pb2.TaskState) -> None:
+        if state.status == task_pb2.TASK_STATUS_FINISHED:
+            self._metrics.tasks.end(state.definition.name)
         if state.status in (task_pb2.TASK_STATUS_RUNNING, task_pb2.TASK_STATUS_FINISHED):
             name, number = state.definition.name, state.open_round.number
             self._done |= dict.fromkeys(await self._box.claim(name, number), ACCEPTED)
@@ -169,6 +179,7 @@ class TaskWorker:
             return
         if number in self._done and not await self._forgotten(name, number):
             return
+        self._metrics.tasks.begin(name)
         await self._prepare(state)
         consensus = await self._latest_consensus(state)
         self.activity = rounds_pb2.ACTIVITY_TRAINING
@@ -176,15 +187,13 @@ class TaskWorker:
             started = perf_counter()
             known = max(self._audit.ballots, self._link.ballots_held)
             ballot = await self._trainer.vote(state.digest, number, consensus, known)
-            self._metrics.vote_seconds.labels(name).observe(perf_counter() - started)
         finally:
             self.activity = rounds_pb2.ACTIVITY_IDLE
-        self._metrics.privacy.show(ballot.standing, name)
-        self._metrics.training.show(ballot, name)
+        self._metrics.tasks.asked(name, perf_counter() - started, ballot)
         if ballot.abstained:
             log.warning("budget_spent", task=name, round=number, sentence=ballot.abstained)
         outcome = await self._cast(state, number, ballot)
-        self._metrics.ballots.labels(name, outcome).inc()
+        self._metrics.tasks.cast(name, outcome)
         self._done[number] = outcome
 
     async def _forgotten(self, task: str, number: int) -> bool:
@@ -215,7 +224,7 @@ class TaskWorker:
         outcome = await self._box.cast(header, ballot.data)
         if outcome == ACCEPTED:
             self._metrics.bytes.labels("out", "ballot").inc(size)
-            self._metrics.round.labels(name).set(number)
+            self._metrics.tasks.voted(name, number)
             spent = bool(ballot.abstained)
             self.activity = rounds_pb2.ACTIVITY_BUDGET_SPENT if spent else rounds_pb2.ACTIVITY_VOTED
         return outcome
@@ -236,7 +245,7 @@ class TaskWorker:
             kept = await self._trainer.finish(state.digest, consensus)
         finally:
             self.activity = rounds_pb2.ACTIVITY_IDLE
-        self._metrics.training.show(kept, state.definition.name)
+        self._metrics.tasks.trained(state.definition.name, kept)
         self._finished = True
         log.info("task_finished", task=state.definition.name, reason=state.reason)
 

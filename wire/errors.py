@@ -481,6 +481,12 @@ APPROVAL_NEEDED = _fault(
     "Task {task} ({digest}) is waiting for this hospital's approval.",
     "Someone at the hospital reads and accepts it with `consilium agent approve {task}`.",
 )
+APPROVAL_WITHDRAWN = _fault(
+    "APPROVAL_WITHDRAWN",
+    _S.FAILED_PRECONDITION,
+    "Someone at this hospital has decided against task {task} ({digest}).",
+    "Nothing has to be done; whoever decides otherwise accepts it with `consilium agent approve {task}`.",
+)
 APPROVAL_REFUSED_BY_POLICY = _fault(
     "APPROVAL_REFUSED_BY_POLICY",
     _S.PERMISSION_DENIED,

@@ -71,7 +71,7 @@ class ReadyTrainer(TrainerLink):
     async def close(self) -> None:
         """Nothing to close."""
 
-    async def wait_ready(self) -> trainer_pb2.DescribeResponse:
+    async def describe(self) -> trainer_pb2.DescribeResponse:
         """There at once."""
         return trainer_pb2.DescribeResponse()
 

@@ -19,6 +19,7 @@ from silo_agent.trainer.policy import Approve, Terms, read_terms
 from wire.errors import (
     APPROVAL_NEEDED,
     APPROVAL_REFUSED_BY_POLICY,
+    APPROVAL_WITHDRAWN,
     ConfigurationError,
     Refusal,
 )
@@ -95,7 +96,7 @@ class Consent:
         self._told: dict[str, Decision] = {}
 
     def require(self, definition: TaskDefinition) -> None:
-        """Raises APPROVAL_NEEDED or APPROVAL_REFUSED_BY_POLICY unless the task is approved now."""
+        """Raises APPROVAL_NEEDED, APPROVAL_WITHDRAWN or APPROVAL_REFUSED_BY_POLICY unless the task is approved now."""
         task, digest = definition.name, definition.digest[:SHOWN_DIGITS]
         try:
             terms = read_terms(self._settings_file)
@@ -110,7 +111,9 @@ class Consent:
             why = "; ".join(decision.broken)
             raise Refusal(APPROVAL_REFUSED_BY_POLICY, task=task, digest=digest, why=why)
         if decision.standing is Standing.WAITING:
-            raise Refusal(APPROVAL_NEEDED, task=task, digest=digest)
+            # Whoever withdrew has decided: nobody has to be asked.
+            fault = APPROVAL_NEEDED if decision.approval is None else APPROVAL_WITHDRAWN
+            raise Refusal(fault, task=task, digest=digest)
 
     def _tell(self, definition: TaskDefinition, decision: Decision) -> None:
         """Logs a task's standing when it changes, not at every question."""

@@ -33,6 +33,7 @@ from wire.consilium.v1 import admin_pb2, registry_pb2, task_pb2, trainer_pb2
 from wire.errors import (
     APPROVAL_NEEDED,
     APPROVAL_REFUSED_BY_POLICY,
+    APPROVAL_WITHDRAWN,
     NOT_PREPARED,
     ROUND_BEYOND_TASK,
     Fault,
@@ -367,9 +368,9 @@ def test_a_compromised_agent_gets_no_ballot_before_a_person_has_approved(
 
         withdrawal = ["agent", "approve", task.digest, "--withdraw", "--home", home.root]
         await command(*withdrawal)
-        await refuses(link.vote(task.digest, 1, None, 0), APPROVAL_NEEDED)
-        await refuses(link.vote(task.digest, 2, None, 0), APPROVAL_NEEDED)
-        await refuses(link.finish(task.digest, final), APPROVAL_NEEDED)
+        await refuses(link.vote(task.digest, 1, None, 0), APPROVAL_WITHDRAWN)
+        await refuses(link.vote(task.digest, 2, None, 0), APPROVAL_WITHDRAWN)
+        await refuses(link.finish(task.digest, final), APPROVAL_WITHDRAWN)
         assert [path.name for path in ballots(home)] == ["ballot-000001.bin"]
         assert learners(home) == []
 
@@ -424,7 +425,7 @@ def test_a_ballot_stays_here_if_approval_is_withdrawn_while_it_is_trained(
         await asyncio.to_thread(eventually, "training", (gate / "entered").exists)
         await command("agent", "approve", "wards-2026", "--withdraw", "--home", home.root)
         (gate / "closed").unlink()
-        await refuses(vote, APPROVAL_NEEDED)
+        await refuses(vote, APPROVAL_WITHDRAWN)
         await command("agent", "approve", "wards-2026", "--yes", "--home", home.root)
         assert (await link.vote(task.digest, 1, None, 0)).data == ballots(home)[0].read_bytes()
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import urllib.request
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 from federation import PRIVATE_ROWS, Federation, federation
 from prometheus_client.parser import text_string_to_metric_families
-from service import eventually
+from service import Service, eventually, free_port
 
 from silo_agent.trainer_link import TrainerLink
 from wire.consilium.v1 import admin_pb2, trainer_pb2
@@ -19,10 +20,11 @@ ROUNDS = 2
 
 @pytest.fixture(scope="module")
 def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
-    """Two hospitals, a task of two rounds, and its final models."""
+    """Two hospitals, one of them with a budget, a task of two rounds, and its final models."""
     with federation(tmp_path_factory.mktemp("hospitals")) as live:
-        live.run(live.join("north"), live.join("south"))
-        live.start("flu", rounds={"max_rounds": ROUNDS})
+        privacy = {"mechanism": "xor", "epsilon": 3, "lifetime_epsilon": 9}
+        live.run(live.join("north"), live.join("south", privacy=privacy))
+        live.start("flu", rounds={"max_rounds": ROUNDS}, encoding="one_hot")
         live.until_finished("flu")
         for silo in live.silos.values():
             silo.agent.until("task_finished", task="flu")
@@ -31,7 +33,10 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
 
 def page(live: Federation, silo: str) -> dict[str, float]:
     """An agent's page; series by name and label values."""
-    port = live.silos[silo].metrics_port
+    return page_at(live.silos[silo].metrics_port)
+
+
+def page_at(port: int) -> dict[str, float]:
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as told:
         families = text_string_to_metric_families(told.read().decode())
     return {
@@ -39,6 +44,15 @@ def page(live: Federation, silo: str) -> dict[str, float]:
         for family in families
         for sample in family.samples
     }
+
+
+def told(port: int) -> dict[str, float]:
+    """The page of an agent that knows whose it is; empty before."""
+    with suppress(OSError):
+        shown = page_at(port)
+        if any(name.startswith("consilium_agent_info") for name in shown):
+            return shown
+    return {}
 
 
 def test_an_agent_shows_its_trainers_work(ended: Federation) -> None:
@@ -51,6 +65,22 @@ def test_an_agent_shows_its_trainers_work(ended: Federation) -> None:
     assert shown["consilium_agent_info north"] == 1
     assert any(name.startswith("consilium_agent_trainer_info") for name in shown)
     assert shown["process_resident_memory_bytes"] > 0
+    assert shown["consilium_agent_trainer_up"] == 1
+    assert shown["consilium_agent_ballots_total accepted flu"] == ROUNDS
+    assert shown["consilium_agent_ballots_total round_closed flu"] == 0
+    assert not [name for name in shown if "_created" in name]
+
+
+def test_the_budget_of_a_task_goes_with_the_task_and_the_data_sets_stays(ended: Federation) -> None:
+    shown = page(ended, "south")
+    assert shown["consilium_agent_round flu"] == ROUNDS
+    spent, budget = (f"consilium_privacy_epsilon_{kind}" for kind in ("spent", "budget"))
+    assert {name for name in shown if name.startswith((spent, budget))} == {
+        f"{spent} ",
+        f"{budget} ",
+    }
+    assert shown[f"{budget} "] == 9
+    assert 0 < shown[f"{spent} "] <= 3
 
 
 def test_the_coordinators_page_says_nothing_of_training_or_budgets(ended: Federation) -> None:
@@ -101,3 +131,17 @@ def test_a_suspended_silo_is_no_longer_expected(ended: Federation) -> None:
         lambda: 'consilium_silo_connected{silo="south"}' not in ended.metrics_page(),
     )
     assert 'consilium_silo_connected{silo="north"} 1.0' in ended.metrics_page()
+
+
+def test_an_agent_without_a_trainer_says_whose_it_is_and_what_it_lacks(ended: Federation) -> None:
+    alone, port = ended.join("alone"), free_port()
+    arguments = ["agent", "relay", "--home", str(alone.home.root), "--metrics-port", str(port)]
+    agent = Service(arguments, ended.folder / "relay.log", {})
+    agent.start()
+    try:
+        shown = eventually("a page", lambda: told(port))
+        assert shown["consilium_agent_info alone"] == 1
+        assert shown["consilium_agent_trainer_up"] == 0
+        assert shown["consilium_agent_connected"] == 0
+    finally:
+        agent.end()

@@ -23,6 +23,7 @@ from silo_agent.trainer.task_folder import TaskFolder
 from wire.errors import (
     APPROVAL_NEEDED,
     APPROVAL_REFUSED_BY_POLICY,
+    APPROVAL_WITHDRAWN,
     APPROVALS_BROKEN,
     ConfigurationError,
     Refusal,
@@ -329,8 +330,9 @@ def test_consent_follows_the_record_while_the_trainer_runs(tmp_path: Path) -> No
     record.add(act_on(Act.APPROVED, task(), "anna", NOW))
     asked.require(task())
     record.add(act_on(Act.WITHDRAWN, task(), "anna", NOW))
-    with pytest.raises(Refusal, match="waiting for this hospital's approval"):
+    with pytest.raises(Refusal, match="has decided against task screening") as refused:
         asked.require(task())
+    assert refused.value.is_a(APPROVAL_WITHDRAWN)
 
 
 def test_consent_follows_the_policy_while_the_trainer_runs(tmp_path: Path) -> None:

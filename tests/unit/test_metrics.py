@@ -157,10 +157,10 @@ def test_the_agents_page_says_what_the_trainer_says_of_its_work() -> None:
     ballot = trainer_pb2.VoteResponse()
     ballot.training.duration.FromMilliseconds(1500)
     ballot.training.units, ballot.training.gpus = 24, 2
-    shown.training.show(ballot, "flu")
+    shown.tasks.trained("flu", ballot)
     # A ballot that is handed out again was not trained again.
-    shown.training.show(trainer_pb2.VoteResponse(), "flu")
-    shown.training.show(trainer_pb2.FinishResponse(), "flu")
+    shown.tasks.trained("flu", trainer_pb2.VoteResponse())
+    shown.tasks.trained("flu", trainer_pb2.FinishResponse())
     assert sample("training_duration_seconds_count", task="flu") == 1
     assert sample("training_duration_seconds_sum", task="flu") == 1.5
     assert (sample("training_units", task="flu"), sample("training_gpus", task="flu")) == (24, 2)

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from panels import Dashboard, Panel, Query, Row
 
-from pages.words import CONNECTED, DAY, HERE, HOSPITAL_VARIABLES, quantiles, tile
+from pages.words import CONNECTED, DAY, HOSPITAL_VARIABLES, UP, here, quantiles_of_a_day, tile
+
+_INCREASE = here("increase(consilium_agent_ballots_total[$__range])", "$__range")
+_ACCEPTED = here(
+    'increase(consilium_agent_ballots_total{outcome="accepted"}[$__range])', "$__range"
+)
 
 HOSPITAL = Dashboard(
     "hospital",
@@ -17,29 +22,26 @@ HOSPITAL = Dashboard(
             (
                 tile(
                     "Coordinator",
-                    "Whether the agent's watch stream is open.",
-                    f"consilium_agent_connected{HERE}",
+                    "Whether the agent's watch stream is open. An agent that does not run is away, too.",
+                    f"max({here('consilium_agent_connected')}) or vector(0)",
                     "coordinator",
                     names=CONNECTED,
                     limits=(1,),
                     falling=True,
                 ),
-                Panel(
+                tile(
                     "Trainer",
-                    "The trainer found last, and how it is kept from the network: isolation none is a warning.",
-                    (
-                        Query(
-                            f"max by (version, isolation) (consilium_agent_trainer_info{HERE})",
-                        ),
-                    ),
-                    kind="table",
-                    width=6,
-                    height=5,
+                    "Whether the trainer answers its agent; it does while it trains.",
+                    f"max({here('consilium_agent_trainer_up')}) or vector(0)",
+                    "trainer",
+                    names=UP,
+                    limits=(1,),
+                    falling=True,
                 ),
                 tile(
                     "Certificate left",
                     "Time until this silo's certificate expires; it renews itself at two thirds of its life.",
-                    f"consilium_certificate_expiry_timestamp_seconds{HERE} - time()",
+                    f"max({here('consilium_certificate_expiry_timestamp_seconds')}) - time()",
                     "left",
                     unit="s",
                     limits=(DAY, 2 * DAY),
@@ -47,17 +49,29 @@ HOSPITAL = Dashboard(
                 ),
                 tile(
                     "Waiting for approval",
-                    "Tasks that a person here has yet to decide on (consilium agent tasks).",
-                    f"sum(consilium_agent_waiting_for_approval{HERE}) or vector(0)",
+                    "Running tasks that a person here has yet to decide on (consilium agent tasks).",
+                    f"sum({here('consilium_agent_waiting_for_approval')}) or vector(0)",
                     "tasks",
                     limits=(1,),
                 ),
                 Panel(
+                    "Trainer's isolation",
+                    "The trainer found last, and how it is kept from the network: isolation none is a warning.",
+                    (
+                        Query(
+                            f"max by (version, isolation) ({here('consilium_agent_trainer_info')})",
+                        ),
+                    ),
+                    kind="table",
+                    width=4,
+                    height=5,
+                ),
+                Panel(
                     "Clock skew",
-                    "How far this machine's clock is ahead of the coordinator's. Beyond 30 s certificates get into trouble.",
-                    (Query(f"consilium_agent_clock_skew_seconds{HERE}", "ahead"),),
+                    "How far this machine's clock is from the coordinator's, ahead or behind. Beyond 30 s certificates get into trouble.",
+                    (Query(f"max({here('abs(consilium_agent_clock_skew_seconds)')})", "apart"),),
                     unit="s",
-                    width=6,
+                    width=4,
                     height=5,
                     limits=(10, 30),
                 ),
@@ -68,22 +82,27 @@ HOSPITAL = Dashboard(
             (
                 Panel(
                     "Duration of trainings",
-                    "How long the trainer worked on a ballot or on the final model.",
-                    quantiles("consilium_training_duration_seconds", "task", HERE),
+                    "How long the trainer worked on a ballot or on the final model, over the day before.",
+                    quantiles_of_a_day("consilium_training_duration_seconds", "task"),
                     unit="s",
                 ),
                 Panel(
                     "From asking to ballot",
                     "The same with the time a ballot waited for another training.",
-                    quantiles("consilium_agent_vote_seconds", "task", HERE),
+                    quantiles_of_a_day("consilium_agent_vote_seconds", "task"),
                     unit="s",
                 ),
                 Panel(
                     "Patients and GPUs",
                     "Patients the trainer learns from (rows, where each is protected by itself) and GPUs it computes on, 0 on the CPU.",
                     (
-                        Query(f"consilium_training_units{HERE}", "{{task}} patients"),
-                        Query(f"consilium_training_gpus{HERE}", "{{task}} GPUs"),
+                        Query(
+                            f"max by (task) ({here('consilium_training_units')})",
+                            "{{task}} patients",
+                        ),
+                        Query(
+                            f"max by (task) ({here('consilium_training_gpus')})", "{{task}} GPUs"
+                        ),
                     ),
                     kind="stat",
                 ),
@@ -95,15 +114,15 @@ HOSPITAL = Dashboard(
                 Panel(
                     "Last round voted in",
                     "It rises with the task's rounds.",
-                    (Query(f"consilium_agent_round{HERE}", "{{task}}"),),
+                    (Query(f"max by (task) ({here('consilium_agent_round')})", "{{task}}"),),
                     unit="none",
                 ),
                 Panel(
                     "Ballots",
-                    "What became of ballots in the time shown: accepted, or the code of the refusal.",
+                    "What became of ballots in the time shown: accepted, and where there were any, the code of the refusal.",
                     (
                         Query(
-                            f"sum by (task, outcome) (increase(consilium_agent_ballots_total{HERE}[$__range]))",
+                            f"sum by (task, outcome) ({_INCREASE}) > 0 or sum by (task, outcome) ({_ACCEPTED})",
                             "{{task}} {{outcome}}",
                         ),
                     ),
@@ -114,7 +133,7 @@ HOSPITAL = Dashboard(
                     "Ballots that left, and consensuses, public sets and extractors that came.",
                     (
                         Query(
-                            f"sum by (direction, kind) (rate(consilium_agent_payload_bytes_total{HERE}[$__rate_interval]))",
+                            f"sum by (direction, kind) ({here('rate(consilium_agent_payload_bytes_total[$__rate_interval])')})",
                             "{{direction}} {{kind}}",
                         ),
                     ),
@@ -128,13 +147,18 @@ HOSPITAL = Dashboard(
                 Panel(
                     "Memory",
                     "Resident memory of the agent; the trainer's is its container's business.",
-                    (Query(f"process_resident_memory_bytes{HERE}", "agent"),),
+                    (Query(f"max({here('process_resident_memory_bytes')})", "agent"),),
                     unit="bytes",
                 ),
                 Panel(
                     "CPU",
                     "CPU seconds per second.",
-                    (Query(f"rate(process_cpu_seconds_total{HERE}[$__rate_interval])", "agent"),),
+                    (
+                        Query(
+                            f"sum({here('rate(process_cpu_seconds_total[$__rate_interval])')})",
+                            "agent",
+                        ),
+                    ),
                     unit="percentunit",
                 ),
                 Panel(
@@ -142,7 +166,7 @@ HOSPITAL = Dashboard(
                     "Attempts to renew the certificate in the last week.",
                     (
                         Query(
-                            f"sum by (outcome) (increase(consilium_agent_certificate_renewals_total{HERE}[7d]))",
+                            f"sum by (outcome) ({here('increase(consilium_agent_certificate_renewals_total[7d])', '7d')})",
                             "{{outcome}}",
                         ),
                     ),

@@ -2,9 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from panels import Dashboard, Panel, Query, Row
 
-from pages.words import HERE, HOSPITAL_VARIABLES
+from pages.words import HOSPITAL_VARIABLES, here
+
+_DATA_SET = ('{task=""}', "data set, lifetime")
+_TASKS = ('{task!=""}', "{{task}}")
+
+
+def _each(expr: Callable[[str], str]) -> tuple[Query, ...]:
+    """The same of the data set and of every running task."""
+    return tuple(Query(expr(which), legend) for which, legend in (_DATA_SET, _TASKS))
+
+
+def _spent(which: str) -> str:
+    return f"max by (task) ({here(f'consilium_privacy_epsilon_spent{which}')})"
+
+
+def _budget(which: str) -> str:
+    return f"max by (task) ({here(f'consilium_privacy_epsilon_budget{which}')})"
+
+
+def _releases(which: str = "") -> str:
+    return f"max by (cost) ({here(f'consilium_privacy_releases_total{which}')})"
+
 
 PRIVACY = Dashboard(
     "privacy",
@@ -17,13 +40,8 @@ PRIVACY = Dashboard(
             (
                 Panel(
                     "Spent of each budget",
-                    "Share of ε that is spent; without a name, the data set's over its lifetime. At 100 % the silo abstains.",
-                    (
-                        Query(
-                            f"consilium_privacy_epsilon_spent{HERE} / consilium_privacy_epsilon_budget{HERE}",
-                            "{{task}}",
-                        ),
-                    ),
+                    "Share of ε that is spent, of the data set and of each running task. At 100 % the silo abstains.",
+                    _each(lambda which: f"{_spent(which)} / {_budget(which)}"),
                     kind="bargauge",
                     unit="percentunit",
                     width=12,
@@ -33,12 +51,7 @@ PRIVACY = Dashboard(
                 Panel(
                     "Left",
                     "ε that may still be spent, where a budget is set.",
-                    (
-                        Query(
-                            f"consilium_privacy_epsilon_budget{HERE} - consilium_privacy_epsilon_spent{HERE}",
-                            "{{task}}",
-                        ),
-                    ),
+                    _each(lambda which: f"{_budget(which)} - {_spent(which)}"),
                     kind="stat",
                     unit="none",
                     width=12,
@@ -47,15 +60,15 @@ PRIVACY = Dashboard(
                 ),
                 Panel(
                     "ε over time",
-                    "Privacy loss so far: of each task, and without a name of the data set over its lifetime. Infinite where something left without noise.",
-                    (Query(f"consilium_privacy_epsilon_spent{HERE}", "{{task}}"),),
+                    "Privacy loss so far: of the data set over its lifetime, and of each task while it runs. Infinite where something left without noise.",
+                    _each(_spent),
                     unit="none",
                     width=12,
                 ),
                 Panel(
                     "Budgets",
                     "What may be spent.",
-                    (Query(f"consilium_privacy_epsilon_budget{HERE}", "{{task}}"),),
+                    _each(_budget),
                     unit="none",
                     width=12,
                 ),
@@ -67,19 +80,14 @@ PRIVACY = Dashboard(
                 Panel(
                     "Entries of the ledger",
                     "All that ever left, by whether its cost is proved or an estimate.",
-                    (Query(f"consilium_privacy_releases_total{HERE}", "{{cost}}"),),
+                    (Query(_releases(), "{{cost}}"),),
                     kind="stat",
                     width=8,
                 ),
                 Panel(
                     "Estimates",
                     "Releases whose cost is an estimate: the ledger shows the worst case beside them.",
-                    (
-                        Query(
-                            'consilium_privacy_releases_total{instance="$instance", cost="estimate"}',
-                            "estimates",
-                        ),
-                    ),
+                    (Query(_releases('{cost="estimate"}'), "estimates"),),
                     kind="stat",
                     width=8,
                     limits=(1,),
@@ -89,7 +97,7 @@ PRIVACY = Dashboard(
                     "What left per second.",
                     (
                         Query(
-                            f"sum by (cost) (rate(consilium_privacy_releases_total{HERE}[$__rate_interval]))",
+                            f"sum by (cost) ({here('rate(consilium_privacy_releases_total[$__rate_interval])')})",
                             "{{cost}}",
                         ),
                     ),
