@@ -78,12 +78,25 @@ def containers(pod: Manifest) -> list[Manifest]:
 
 
 def selects(selector: Manifest, labels: dict[str, str]) -> bool:
-    """Kubernetes' rule for matchLabels and `In`."""
+    """Kubernetes' rule: every matchLabels and every matchExpressions holds."""
     equal = all(labels.get(key) == value for key, value in selector.get("matchLabels", {}).items())
-    return equal and all(
-        expression["operator"] == "In" and labels.get(expression["key"]) in expression["values"]
-        for expression in selector.get("matchExpressions", [])
-    )
+    return equal and all(holds(one, labels) for one in selector.get("matchExpressions", []))
+
+
+def holds(expression: Manifest, labels: dict[str, str]) -> bool:
+    """One matchExpression. An absent label is in no set, so NotIn holds for it."""
+    key, values = expression["key"], expression.get("values", [])
+    match expression["operator"]:
+        case "In":
+            return key in labels and labels[key] in values
+        case "NotIn":
+            return key not in labels or labels[key] not in values
+        case "Exists":
+            return key in labels
+        case "DoesNotExist":
+            return key not in labels
+        case other:
+            raise ValueError(f"Kubernetes knows no operator {other!r}")
 
 
 def policies_for(manifests: tuple[Manifest, ...], labels: dict[str, str]) -> dict[str, Manifest]:

@@ -37,6 +37,34 @@ def test_the_matrix_is_there() -> None:
     assert len(MATRIX) >= 7
 
 
+@pytest.mark.parametrize(
+    ("operator", "values", "holds"),
+    [
+        ("In", ["agent", "doctor"], True),
+        ("In", ["trainer"], False),
+        ("NotIn", ["trainer"], True),
+        ("NotIn", ["agent"], False),
+        ("Exists", [], True),
+        ("DoesNotExist", [], False),
+    ],
+)
+def test_selects_is_kubernetes_rule(operator: str, values: list[str], holds: bool) -> None:
+    def selector(key: str) -> dict[str, object]:
+        return {"matchExpressions": [{"key": key, "operator": operator, "values": values}]}
+
+    labels = {"component": "agent"}
+    assert selects(selector("component"), labels) is holds
+    # Of a label that is not there only the negations hold.
+    assert selects(selector("absent"), labels) is (operator in ("NotIn", "DoesNotExist"))
+    assert not selects({**selector("component"), "matchLabels": {"component": "other"}}, labels)
+
+
+def test_selects_does_not_guess() -> None:
+    expression = {"key": "component", "operator": "Gt", "values": ["1"]}
+    with pytest.raises(ValueError, match="Gt"):
+        selects({"matchExpressions": [expression]}, {"component": "agent"})
+
+
 @pytest.mark.parametrize("chart", ["coordinator", "silo"])
 def test_helm_finds_nothing_wrong(chart: str) -> None:
     outcome = helm(
