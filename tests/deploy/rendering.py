@@ -44,12 +44,23 @@ def rendered(chart: str, values: str) -> tuple[Manifest, ...]:
     return tuple(one for one in yaml.safe_load_all(outcome.stdout) if one)
 
 
-def overridden(folder: Path, chart: str, override: str) -> subprocess.CompletedProcess[str]:
+def overridden(
+    folder: Path, chart: str, override: str, release: str = "north", charts: Path = CHARTS
+) -> subprocess.CompletedProcess[str]:
     """The least values with `override` on top."""
     file = folder / "override.yaml"
     file.write_text(override)
     least = CHARTS / chart / "ci" / f"{LEAST[chart]}-values.yaml"
-    return helm("template", "north", CHARTS / chart, "-f", least, "-f", file)
+    return helm("template", release, charts / chart, "-f", least, "-f", file)
+
+
+def changed(
+    folder: Path, chart: str, override: str, release: str = "north"
+) -> tuple[Manifest, ...]:
+    """The objects of the least values with `override` on top."""
+    outcome = overridden(folder, chart, override, release)
+    assert outcome.returncode == 0, outcome.stderr
+    return tuple(one for one in yaml.safe_load_all(outcome.stdout) if one)
 
 
 def refusal(folder: Path, chart: str, override: str) -> str:
