@@ -289,6 +289,12 @@ class TestCoordinator:
         assert changed(tmp_path, "coordinator", values(port))
         assert f"leads to port {port}, but" in refusal(tmp_path, "coordinator", values(1))
 
+    def test_without_policies_the_database_may_be_at_any_port(self, tmp_path: Path) -> None:
+        override = (
+            "{database: {url: 'postgresql+psycopg://u@db:6432/x'}, networkPolicy: {enabled: false}}"
+        )
+        assert of_kind(changed(tmp_path, "coordinator", override), "Deployment")
+
     def test_the_pod_may_listen_on_ipv6_too(self, tmp_path: Path) -> None:
         manifests = changed(tmp_path, "coordinator", "listen: '::'")
         text = named(manifests, "ConfigMap", "north-coordinator")["data"]["coordinator.yaml"]
