@@ -44,12 +44,23 @@ def rendered(chart: str, values: str) -> tuple[Manifest, ...]:
     return tuple(one for one in yaml.safe_load_all(outcome.stdout) if one)
 
 
-def overridden(folder: Path, chart: str, override: str) -> subprocess.CompletedProcess[str]:
+def overridden(
+    folder: Path, chart: str, override: str, release: str = "north", charts: Path = CHARTS
+) -> subprocess.CompletedProcess[str]:
     """The least values with `override` on top."""
     file = folder / "override.yaml"
     file.write_text(override)
     least = CHARTS / chart / "ci" / f"{LEAST[chart]}-values.yaml"
-    return helm("template", "north", CHARTS / chart, "-f", least, "-f", file)
+    return helm("template", release, charts / chart, "-f", least, "-f", file)
+
+
+def changed(
+    folder: Path, chart: str, override: str, release: str = "north"
+) -> tuple[Manifest, ...]:
+    """The objects of the least values with `override` on top."""
+    outcome = overridden(folder, chart, override, release)
+    assert outcome.returncode == 0, outcome.stderr
+    return tuple(one for one in yaml.safe_load_all(outcome.stdout) if one)
 
 
 def refusal(folder: Path, chart: str, override: str) -> str:
@@ -78,12 +89,25 @@ def containers(pod: Manifest) -> list[Manifest]:
 
 
 def selects(selector: Manifest, labels: dict[str, str]) -> bool:
-    """Kubernetes' rule for matchLabels and `In`."""
+    """Kubernetes' rule: every matchLabels and every matchExpressions holds."""
     equal = all(labels.get(key) == value for key, value in selector.get("matchLabels", {}).items())
-    return equal and all(
-        expression["operator"] == "In" and labels.get(expression["key"]) in expression["values"]
-        for expression in selector.get("matchExpressions", [])
-    )
+    return equal and all(holds(one, labels) for one in selector.get("matchExpressions", []))
+
+
+def holds(expression: Manifest, labels: dict[str, str]) -> bool:
+    """One matchExpression. An absent label is in no set, so NotIn holds for it."""
+    key, values = expression["key"], expression.get("values", [])
+    match expression["operator"]:
+        case "In":
+            return key in labels and labels[key] in values
+        case "NotIn":
+            return key not in labels or labels[key] not in values
+        case "Exists":
+            return key in labels
+        case "DoesNotExist":
+            return key not in labels
+        case other:
+            raise ValueError(f"Kubernetes knows no operator {other!r}")
 
 
 def policies_for(manifests: tuple[Manifest, ...], labels: dict[str, str]) -> dict[str, Manifest]:

@@ -17,10 +17,12 @@ from rendering import (
     LEAST,
     MATRIX,
     VALIDATOR,
+    changed,
     containers,
     helm,
     of_kind,
     overridden,
+    refusal,
     rendered,
     selects,
     templates,
@@ -35,6 +37,34 @@ every_values = pytest.mark.parametrize(("chart", "values"), MATRIX)
 def test_the_matrix_is_there() -> None:
     assert {chart for chart, _ in MATRIX} == {"coordinator", "silo"}
     assert len(MATRIX) >= 7
+
+
+@pytest.mark.parametrize(
+    ("operator", "values", "holds"),
+    [
+        ("In", ["agent", "doctor"], True),
+        ("In", ["trainer"], False),
+        ("NotIn", ["trainer"], True),
+        ("NotIn", ["agent"], False),
+        ("Exists", [], True),
+        ("DoesNotExist", [], False),
+    ],
+)
+def test_selects_is_kubernetes_rule(operator: str, values: list[str], holds: bool) -> None:
+    def selector(key: str) -> dict[str, object]:
+        return {"matchExpressions": [{"key": key, "operator": operator, "values": values}]}
+
+    labels = {"component": "agent"}
+    assert selects(selector("component"), labels) is holds
+    # Of a label that is not there only the negations hold.
+    assert selects(selector("absent"), labels) is (operator in ("NotIn", "DoesNotExist"))
+    assert not selects({**selector("component"), "matchLabels": {"component": "other"}}, labels)
+
+
+def test_selects_does_not_guess() -> None:
+    expression = {"key": "component", "operator": "Gt", "values": ["1"]}
+    with pytest.raises(ValueError, match="Gt"):
+        selects({"matchExpressions": [expression]}, {"component": "agent"})
 
 
 @pytest.mark.parametrize("chart", ["coordinator", "silo"])
@@ -75,6 +105,7 @@ def test_every_pod_fits_the_restricted_profile(chart: str, values: str) -> None:
         assert context["runAsNonRoot"] is True, name
         assert context["runAsUser"] == context["runAsGroup"] == context["fsGroup"] == 10001, name
         assert context["seccompProfile"]["type"] in ("RuntimeDefault", "Localhost"), name
+        assert set(context.get("seLinuxOptions", {})) <= {"level"}, name
         for sysctl in context.get("sysctls", []):
             assert sysctl["name"] == "net.ipv4.ip_unprivileged_port_start", name
         for host in ("hostNetwork", "hostPID", "hostIPC"):
@@ -212,3 +243,48 @@ def test_a_pod_is_given_longer_than_its_drain(chart: str, values: str) -> None:
         pod = owner["spec"]["template"]["spec"]
         (drain,) = [word for word in pod["containers"][0]["args"] if word.startswith("--drain=")]
         assert pod["terminationGracePeriodSeconds"] > int(drain.removeprefix("--drain="))
+
+
+@every_values
+def test_a_pod_that_never_became_ready_does_not_block_its_successor(
+    chart: str, values: str
+) -> None:
+    for owner in of_kind(rendered(chart, values), "StatefulSet"):
+        assert owner["spec"]["podManagementPolicy"] == "Parallel", owner["metadata"]["name"]
+
+
+@pytest.mark.parametrize("chart", ["coordinator", "silo"])
+@pytest.mark.parametrize("release", ["2026", "on"])
+def test_a_release_may_be_called_what_yaml_takes_for_something_else(
+    tmp_path: Path, chart: str, release: str
+) -> None:
+    manifests = changed(tmp_path, chart, "{fullnameOverride: trial, nameOverride: '7'}", release)
+    pods = [template["metadata"]["labels"] for _, template in templates(manifests)]
+    for labels in (*pods, *(one["metadata"]["labels"] for one in manifests)):
+        assert labels["app.kubernetes.io/instance"] == release
+        assert labels["app.kubernetes.io/name"] == "7"
+
+
+@pytest.mark.parametrize("chart", ["coordinator", "silo"])
+@pytest.mark.parametrize("name", ["2026", "st.mary"])
+def test_a_name_that_no_service_may_have_is_refused(tmp_path: Path, chart: str, name: str) -> None:
+    assert "cannot name a Service" in refusal(tmp_path, chart, f"fullnameOverride: '{name}'")
+
+
+@pytest.mark.parametrize("chart", ["coordinator", "silo"])
+def test_names_are_asked_for_at_the_ports_of_the_value(tmp_path: Path, chart: str) -> None:
+    database = "database: {url: 'postgresql+psycopg://u@db/x'}\n" if chart == "coordinator" else ""
+
+    def ports(override: str) -> set[tuple[str, int]]:
+        policies = of_kind(changed(tmp_path, chart, database + override), "NetworkPolicy")
+        (rule,) = next(
+            one["spec"]["egress"] for one in policies if one["metadata"]["name"].endswith("-to-dns")
+        )
+        assert rule["to"]
+        return {(one["protocol"], one["port"]) for one in rule["ports"]}
+
+    # 5353 is OpenShift's: a policy sees the port of the pod.
+    both = {"UDP", "TCP"}
+    assert ports("") == {(protocol, port) for protocol in both for port in (53, 5353)}
+    own = "networkPolicy: {dns: {ports: [1053]}}"
+    assert ports(own) == {(protocol, 1053) for protocol in both}

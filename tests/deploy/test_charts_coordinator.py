@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from foreign_leaf import DAY, NOW, Order
 from rendering import (
     CHARTS,
     MATRIX,
+    changed,
     containers,
     named,
     of_kind,
@@ -62,6 +64,7 @@ class TestCoordinator:
             "topology.kubernetes.io/zone",
         }
         for one in spread:
+            assert one["nodeTaintsPolicy"] == "Honor"
             assert selects(one["labelSelector"], pod["metadata"]["labels"])
 
     def test_each_flow_has_its_policy(self) -> None:
@@ -87,7 +90,7 @@ class TestCoordinator:
             "from-prometheus": [([9464], True)],
             "from-test": [([7443, 7444], True)],
             "to-database": [([5432], True)],
-            "to-dns": [([53, 53], True)],
+            "to-dns": [([53, 53, 5353, 5353], True)],
         }
 
     def test_no_password_stands_in_an_object(self) -> None:
@@ -117,7 +120,7 @@ class TestCoordinator:
         ]
         ports = {port["name"]: port["port"] for port in service["spec"]["ports"]}
         assert ports == {"services": settings.port, "enrolment": settings.enrolment_port}
-        assert settings.metrics_listen == "0.0.0.0"
+        assert settings.listen == settings.metrics_listen == "0.0.0.0"
         (init,) = [
             one["initContainers"][0]["args"]
             for one in (template["spec"] for _, template in templates(manifests))
@@ -142,13 +145,15 @@ class TestCoordinator:
         # Of the two hosts one is an address, which needs no resolving.
         assert pod["hostAliases"] == [{"ip": "127.0.0.1", "hostnames": ["coordinator.example.org"]}]
 
-    def test_and_past_the_policy_where_there_is_only_an_address(self, tmp_path: Path) -> None:
-        outcome = overridden(tmp_path, "coordinator", "hosts: [203.0.113.5, c.example.org]")
-        manifests = tuple(yaml.safe_load_all(outcome.stdout))
+    @pytest.mark.parametrize(("address", "bits"), [("203.0.113.5", 32), ("2001:db8::10", 128)])
+    def test_and_past_the_policy_where_there_is_only_an_address(
+        self, tmp_path: Path, address: str, bits: int
+    ) -> None:
+        manifests = changed(tmp_path, "coordinator", f"hosts: ['{address}', c.example.org]")
         labels = dict(templates(manifests))["north-coordinator"]["metadata"]["labels"]
         (out,) = policies_for(manifests, labels)["north-coordinator-to-itself"]["egress"]
         assert out["ports"] == [{"port": 7443}]
-        assert out["to"][0] == {"ipBlock": {"cidr": "203.0.113.5/32"}}
+        assert out["to"][0] == {"ipBlock": {"cidr": f"{address}/{bits}"}}
         assert selects(out["to"][1]["podSelector"], labels)
 
     @pytest.mark.parametrize(
@@ -219,10 +224,94 @@ class TestCoordinator:
         assert all(one["image"].startswith(image) for one in containers(pod))
         assert pod["imagePullSecrets"] == [{"name": "registry"}]
 
-    def test_a_node_port_is_the_port_silos_dial(self) -> None:
+    def test_a_node_port_is_the_port_silos_dial_and_every_node_answers(self) -> None:
         service = named(rendered("coordinator", "node-port"), "Service", "north-coordinator")
         assert [port["nodePort"] for port in service["spec"]["ports"]] == [30443, 30444]
+        assert service["spec"]["externalTrafficPolicy"] == "Cluster"
+        balanced = named(rendered("coordinator", "postgres"), "Service", "north-coordinator")
+        assert balanced["spec"]["externalTrafficPolicy"] == "Local"
         assert not of_kind(rendered("coordinator", "node-port"), "NetworkPolicy")
+
+    @pytest.mark.parametrize(
+        ("url", "running"),
+        [("postgresql+psycopg://u@db/x", "StatefulSet"), ("", "Deployment")],
+    )
+    def test_a_running_consortium_is_not_left_for_an_empty_database(
+        self, tmp_path: Path, url: str, running: str
+    ) -> None:
+        """A copy of the chart in which `lookup` finds what it is asked for; without a cluster it finds nothing."""
+        shutil.copytree(CHARTS / "coordinator", tmp_path / "coordinator")
+        checks = tmp_path / "coordinator" / "templates" / "checks.yaml"
+        asked = f'(eq (list "apps/v1" $other .Release.Namespace $name | join " ") "apps/v1 {running} default north-coordinator")'
+        text = checks.read_text()
+        assert text.count('lookup "apps/v1" $other .Release.Namespace $name') == 1
+        checks.write_text(text.replace('lookup "apps/v1" $other .Release.Namespace $name', asked))
+        override = f"database: {{url: '{url}'}}"
+        outcome = overridden(tmp_path, "coordinator", override, charts=tmp_path)
+        assert outcome.returncode != 0
+        assert f"{running} north-coordinator runs with" in outcome.stderr
+        assert "would found a second consortium" in outcome.stderr
+        assert changed(tmp_path, "coordinator", override)
+
+    @pytest.mark.parametrize(
+        ("more", "mode"),
+        [
+            ("", "ReadWriteMany"),
+            ("replicas: 3", "ReadWriteMany"),
+            ("persistence: {accessMode: ReadWriteOnce}", "ReadWriteOnce"),
+        ],
+    )
+    def test_a_claim_beside_postgres_stays_as_it_is_when_replicas_change(
+        self, tmp_path: Path, more: str, mode: str
+    ) -> None:
+        override = f"database: {{url: 'postgresql+psycopg://u@db/x'}}\n{more}"
+        (claim,) = of_kind(changed(tmp_path, "coordinator", override), "PersistentVolumeClaim")
+        assert claim["spec"]["accessModes"] == [mode]
+
+    @pytest.mark.parametrize(
+        ("url", "port"),
+        [
+            ("u@db/x", 5432),
+            ("u@db:6432/x", 6432),
+            ("u@[2001:db8::7]/x", 5432),
+            ("u@[2001:db8::7]:6432/x", 6432),
+            ("u@/x?host=a:6432&host=b:6432", 6432),
+            ("u@db/x?port=6432", 6432),
+        ],
+    )
+    def test_the_port_of_the_database_is_the_port_of_its_policy(
+        self, tmp_path: Path, url: str, port: int
+    ) -> None:
+        def values(allowed: int) -> str:
+            policy = f"networkPolicy: {{database: {{port: {allowed}}}}}"
+            return f"database: {{url: 'postgresql+psycopg://{url}'}}\n{policy}"
+
+        assert changed(tmp_path, "coordinator", values(port))
+        assert f"leads to port {port}, but" in refusal(tmp_path, "coordinator", values(1))
+
+    def test_without_policies_the_database_may_be_at_any_port(self, tmp_path: Path) -> None:
+        override = (
+            "{database: {url: 'postgresql+psycopg://u@db:6432/x'}, networkPolicy: {enabled: false}}"
+        )
+        assert of_kind(changed(tmp_path, "coordinator", override), "Deployment")
+
+    def test_the_pod_may_listen_on_ipv6_too(self, tmp_path: Path) -> None:
+        manifests = changed(tmp_path, "coordinator", "listen: '::'")
+        text = named(manifests, "ConfigMap", "north-coordinator")["data"]["coordinator.yaml"]
+        settings = CoordinatorSettings.model_validate(yaml.safe_load(text))
+        assert settings.listen == settings.metrics_listen == "::"
+
+    @pytest.mark.parametrize(("seconds", "failures"), [(300, 60), (3601, 721)])
+    def test_a_slow_start_is_waited_for(self, tmp_path: Path, seconds: int, failures: int) -> None:
+        manifests = changed(tmp_path, "coordinator", f"startupSeconds: {seconds}")
+        pod = dict(templates(manifests))["north-coordinator"]["spec"]
+        probe = pod["containers"][0]["startupProbe"]
+        assert (probe["failureThreshold"], probe["periodSeconds"]) == (failures, 5)
+
+    def test_helm_test_runs_where_the_coordinator_may(self) -> None:
+        pods = dict(templates(rendered("coordinator", "existing")))
+        for key in ("nodeSelector", "tolerations", "priorityClassName", "imagePullSecrets"):
+            assert pods["consortium-test"]["spec"][key] == pods["consortium"]["spec"][key]
 
     def test_alerts_point_to_the_consortiums_runbooks(self) -> None:
         (rules,) = of_kind(rendered("coordinator", "postgres"), "PrometheusRule")
@@ -255,7 +344,24 @@ class TestCoordinator:
             ("replicas: 2", "SQLite serves one coordinator only"),
             ("database: {url: 'mysql://db/x'}", "must begin with postgresql+psycopg://"),
             ("database: {url: 'postgresql+psycopg://u:p@db/x'}", "database.url holds a password"),
+            ("database: {url: 'postgresql+psycopg://u:p/w@db/x'}", "database.url holds a password"),
+            ("database: {url: 'postgresql+psycopg://u@w:p@db/x'}", "database.url holds a password"),
+            (
+                "database: {url: 'postgresql+psycopg://u@db/x?password=p'}",
+                "database.url holds a password",
+            ),
+            (
+                "database: {url: 'postgresql+psycopg://u@db/x?sslmode=require&password=p'}",
+                "database.url holds a password",
+            ),
             ("database: {existingSecret: x}", "database.url is empty"),
+            (
+                "serviceAccount: {existingName: x, annotations: {a: b}}",
+                "names one of yours",
+            ),
+            ("listen: 127.0.0.1", "listen"),
+            ("startupSeconds: 0", "startupSeconds"),
+            ("networkPolicy: {dns: {ports: []}}", "ports"),
             (
                 "{replicas: 2, database: {url: 'postgresql+psycopg://u@db/x'}, persistence: {accessMode: ReadWriteOnce}}",
                 "must be ReadWriteMany",

@@ -8,6 +8,7 @@ import pytest
 import yaml
 from rendering import (
     MATRIX,
+    changed,
     containers,
     named,
     of_kind,
@@ -100,7 +101,7 @@ class TestSilo:
         (out,) = policies["north-silo-to-coordinator"]["egress"]
         assert [port["port"] for port in out["ports"]] == [7443, 7444]
         (names,) = policies["north-silo-to-dns"]["egress"]
-        assert {port["port"] for port in names["ports"]} == {53}
+        assert {port["port"] for port in names["ports"]} == {53, 5353}
         assert names["to"]
 
     def test_behind_a_proxy_the_proxy_is_the_way_out(self) -> None:
@@ -153,16 +154,73 @@ class TestSilo:
             settings = SiloSettings.model_validate(yaml.safe_load(text))
             assert str(settings.data.path).startswith("/data/")
 
-    def test_helm_test_tries_the_trainers_wall_with_the_trainers_policies(self) -> None:
-        manifests = rendered("silo", "cpu")
+    @pytest.mark.parametrize(("values", "name"), [("cpu", "north-silo"), ("existing", "st-mary")])
+    def test_helm_test_tries_the_trainers_wall_as_the_trainer(self, values: str, name: str) -> None:
+        """Policies, of this chart or not, go by labels, and some plug-ins' by accounts."""
+        manifests = rendered("silo", values)
         pods = dict(templates(manifests))
-        walled = policies_for(manifests, pods["north-silo-test-walled-in"]["metadata"]["labels"])
-        trainer = policies_for(manifests, pods["north-silo-trainer"]["metadata"]["labels"])
-        assert walled == trainer
-        doctor = policies_for(manifests, pods["north-silo-test-doctor"]["metadata"]["labels"])
-        assert doctor == policies_for(manifests, pods["north-silo-agent"]["metadata"]["labels"])
+        walled, trainer = pods[f"{name}-test-walled-in"], pods[f"{name}-trainer"]
+        labels = {**trainer["metadata"]["labels"], "app.kubernetes.io/component": "walled-in"}
+        assert walled["metadata"]["labels"] == labels
+        assert policies_for(manifests, labels) == policies_for(
+            manifests, trainer["metadata"]["labels"]
+        )
+        assert walled["spec"]["serviceAccountName"] == trainer["spec"]["serviceAccountName"]
+        doctor = policies_for(manifests, pods[f"{name}-test-doctor"]["metadata"]["labels"])
+        assert doctor == policies_for(manifests, pods[f"{name}-agent"]["metadata"]["labels"])
         for job in of_kind(manifests, "Job"):
             assert job["metadata"]["annotations"]["helm.sh/hook"] == "test"
+
+    @pytest.mark.parametrize(
+        ("values", "name", "rejects"),
+        [("cpu", "north-silo", False), ("existing", "st-mary", True)],
+    )
+    def test_a_refusal_is_a_wall_only_if_the_plug_in_is_said_to_refuse(
+        self, values: str, name: str, rejects: bool
+    ) -> None:
+        pod = dict(templates(rendered("silo", values)))[f"{name}-test-walled-in"]["spec"]
+        _, _, script, patience, pause, *more = pod["containers"][0]["command"]
+        assert more == (["refused-is-denied"] if rejects else [])
+        assert "refused-is-denied" in script
+        assert (float(patience), float(pause)) == (60, 2)
+        # It learns the cluster's resolver, to try that way too.
+        assert pod["dnsPolicy"] == "ClusterFirst"
+
+    def test_the_trainer_has_an_account_of_its_own_that_nobody_annotates(
+        self, tmp_path: Path
+    ) -> None:
+        role = "{eks.amazonaws.com/role-arn: 'arn:aws:iam::1:role/x'}"
+        for override in (
+            f"serviceAccount: {{annotations: {role}}}",
+            "serviceAccount: {existingName: mine}",
+        ):
+            manifests = changed(tmp_path, "silo", override)
+            users = {
+                name: template["spec"]["serviceAccountName"]
+                for name, template in templates(manifests)
+            }
+            agents = "mine" if "mine" in override else "north-silo"
+            assert users == {
+                "north-silo-agent": agents,
+                "north-silo-test-doctor": agents,
+                "north-silo-trainer": "north-silo-trainer",
+                "north-silo-test-walled-in": "north-silo-trainer",
+            }
+            made = {
+                one["metadata"]["name"]: one["metadata"].get("annotations")
+                for one in of_kind(manifests, "ServiceAccount")
+            }
+            assert made.pop("north-silo-trainer") is None
+            assert set(made) == {agents} - {"mine"}
+
+    def test_pods_that_share_a_volume_share_a_level_of_selinux(self) -> None:
+        pods = dict(templates(rendered("silo", "existing")))
+        for name in ("st-mary-agent", "st-mary-trainer", "st-mary-test-doctor"):
+            context = pods[name]["spec"]["securityContext"]
+            # The restricted profile leaves no choice of type, user and role.
+            assert context["seLinuxOptions"] == {"level": "s0:c123,c456"}
+        for _, template in templates(rendered("silo", "cpu")):
+            assert "seLinuxOptions" not in template["spec"]["securityContext"]
 
     @pytest.mark.parametrize(
         ("override", "sentence"),
@@ -182,8 +240,52 @@ class TestSilo:
                 "persistence: {trainer: {existingClaim: x}, witness: {existingClaim: x}}",
                 "are one claim",
             ),
-            ("persistence: {exchange: {existingClaim: patients}}", "for the trainer only"),
+            (
+                "persistence: {exchange: {existingClaim: patients}}",
+                "data and persistence.exchange are one claim, patients",
+            ),
+            (
+                "persistence: {exchange: {existingClaim: x}, trainer: {existingClaim: x}}",
+                "persistence.exchange and persistence.trainer are one claim",
+            ),
+            (
+                "persistence: {agent: {existingClaim: x}, witness: {existingClaim: x}}",
+                "persistence.agent and persistence.witness are one claim",
+            ),
+            (
+                "{models: {existingClaim: x}, persistence: {identity: {existingClaim: x}}}",
+                "models and persistence.identity are one claim",
+            ),
+            # Also one that the chart itself will make.
+            (
+                "persistence: {trainer: {existingClaim: north-silo-exchange}}",
+                "persistence.exchange and persistence.trainer are one claim",
+            ),
+            (
+                "data: {existingClaim: agent-north-silo-agent-0}",
+                "data and persistence.agent are one claim",
+            ),
+            (
+                "serviceAccount: {existingName: x, annotations: {a: b}}",
+                "names one of yours",
+            ),
             ("proxy: {url: 'http://p:8080'}", "networkPolicy.proxy.port is 3128"),
+            ("proxy: {url: 'http://p'}", "proxy.url has no port"),
+            (
+                "{proxy: {url: 'http://p:3128'}, networkPolicy: {coordinator: {to: [{ipBlock: {cidr: 192.0.2.1/32}}]}}}",
+                "not used behind a proxy",
+            ),
+            (
+                "{proxy: {existingSecret: x}, networkPolicy: {coordinator: {to: [{ipBlock: {cidr: 192.0.2.1/32}}]}}}",
+                "not used behind a proxy",
+            ),
+            (
+                "networkPolicy: {proxy: {to: [{ipBlock: {cidr: 192.0.2.1/32}}]}}",
+                "neither proxy.url nor proxy.existingSecret",
+            ),
+            ("networkPolicy: {dns: {ports: []}}", "ports"),
+            ("seLinuxOptions: {level: high}", "level"),
+            ("seLinuxOptions: {type: spc_t}", "type"),
             ("monitoring: {podMonitor: {enabled: true}}", "lets nobody read"),
             ("networkPolicy: {enabled: false}", "the trainer would have a network"),
             ("replicas: 2", "one vote and one ledger"),

@@ -10,8 +10,11 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -115,27 +118,133 @@ def test_alerts_and_dashboards_are_copies(chart: str) -> None:
     assert (files / "alerts.yaml").read_text() == alerts, "run `make charts-files`"
 
 
-def test_walled_in_fails_where_the_wall_is_open() -> None:
+@pytest.fixture
+def walled_in() -> ModuleType:
+    """The script as a module."""
+    spec = spec_from_file_location("walled_in", CHARTS / "silo" / "files" / "walled_in.py")
+    assert spec
+    assert spec.loader
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+# Linux has no way there, whatever the network: the kernel says so at once.
+NOWHERE = [("TCP", "255.255.255.255", 443), ("UDP", "255.255.255.255", 53)]
+
+
+def test_walled_in_knows_an_open_way(walled_in: ModuleType) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        assert walled_in.tried(("TCP", *listener.getsockname())) == "open"
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as resolver:
+        resolver.bind(("127.0.0.1", 0))
+
+        def answer() -> None:
+            question, whom = resolver.recvfrom(512)
+            resolver.sendto(question, whom)
+
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
+        assert walled_in.tried(("UDP", *resolver.getsockname())) == "open"
+        thread.join(10)
+
+
+def test_walled_in_takes_silence_and_unreachable_for_a_wall(walled_in: ModuleType) -> None:
+    assert [walled_in.tried(way) for way in NOWHERE] == ["denied", "denied"]
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as silent:
+        silent.bind(("127.0.0.1", 0))
+        assert walled_in.tried(("UDP", *silent.getsockname()), 0.2) == "denied"
+    # A queue that is full drops who knocks.
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as full, ExitStack() as queue:
+        queue.enter_context(socket.create_connection(full.getsockname()))
+        assert walled_in.tried(("TCP", *full.getsockname()), 0.2) == "denied"
+
+
+@pytest.mark.parametrize("protocol", ["TCP", "UDP"])
+def test_walled_in_does_not_take_a_refusal_for_a_wall(walled_in: ModuleType, protocol: str) -> None:
+    """A packet that is refused has got out, unless the plug-in is known to refuse."""
+    kind = socket.SOCK_STREAM if protocol == "TCP" else socket.SOCK_DGRAM
+    with socket.socket(socket.AF_INET, kind) as gone:
+        gone.bind(("127.0.0.1", 0))
+        way = (protocol, *gone.getsockname())
+    assert walled_in.tried(way) == "refused"
+    wrong = walled_in.main(0, 0, {"denied"}, [*NOWHERE, way])
+    assert "refused" in wrong
+    assert "proves no wall" in wrong
+    assert "networkPolicy.rejects" in wrong
+    assert walled_in.main(0, 0, {"denied", "refused"}, [*NOWHERE, way]) is None
+
+
+def test_walled_in_takes_an_error_it_does_not_know_for_no_wall(
+    walled_in: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(walled_in, "tried", lambda _: "Too many open files")
+    assert "Too many open files" in walled_in.main(0, 0, {"denied", "refused"}, NOWHERE[:1])
+
+
+@pytest.mark.parametrize(
+    ("said", "patience", "passes"),
+    [
+        (["denied"] * 5, 0, True),
+        # The policy arrives after a moment.
+        (["open", "denied", "open", *["denied"] * 5], 60, True),
+        # A lost packet is no wall.
+        (["denied"] * 4 + ["open"], 0, False),
+        (["open"], 0, False),
+    ],
+)
+def test_walled_in_wants_every_way_closed_several_times_in_a_row(
+    walled_in: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    said: list[str],
+    patience: float,
+    passes: bool,
+) -> None:
+    answers = iter(said)
+    monkeypatch.setattr(
+        walled_in, "tried", lambda way: next(answers) if way[0] == "TCP" else "denied"
+    )
+    wrong = walled_in.main(patience, 0, {"denied"}, NOWHERE)
+    assert (wrong is None) is passes
+    assert not list(answers)
+    assert wrong is None or "does not enforce policies" in wrong
+
+
+def test_walled_in_tries_the_api_server_and_every_resolver_outside_the_pod(
+    walled_in: ModuleType,
+) -> None:
+    around = {"KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "443"}
+    resolver = "search svc.cluster.local\nnameserver 10.96.0.10\nnameserver\tfd00::a\nnameserver 127.0.0.1\n"
+    assert walled_in.ways(around, resolver) == [
+        ("TCP", "10.96.0.1", 443),
+        ("UDP", "10.96.0.10", 53),
+        ("TCP", "10.96.0.10", 53),
+        ("UDP", "fd00::a", 53),
+        ("TCP", "fd00::a", 53),
+    ]
+    assert walled_in.ways(around, "nameserver 127.0.0.1\n") == [("TCP", "10.96.0.1", 443)]
+
+
+def test_walled_in_fails_as_a_program_where_the_wall_is_open() -> None:
+    script = (CHARTS / "silo" / "files" / "walled_in.py").read_text()
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-        outcome = walled_in(port)
-        assert outcome.returncode == 1
-        assert "does not enforce policies" in outcome.stderr
-    outcome = walled_in(port)
-    assert outcome.returncode == 0
-    assert "No way out" in outcome.stdout
-
-
-def walled_in(port: int) -> subprocess.CompletedProcess[str]:
-    around = {
-        **os.environ,
-        "KUBERNETES_SERVICE_HOST": "127.0.0.1",
-        "KUBERNETES_SERVICE_PORT": str(port),
-    }
-    script = CHARTS / "silo" / "files" / "walled_in.py"
-    return subprocess.run(
-        [sys.executable, script, "0"], env=around, capture_output=True, text=True, check=False
-    )
+        around = {
+            **os.environ,
+            "KUBERNETES_SERVICE_HOST": "127.0.0.1",
+            "KUBERNETES_SERVICE_PORT": str(port),
+        }
+        # As the pod runs it.
+        outcome = subprocess.run(
+            [sys.executable, "-c", script, "0", "0", "refused-is-denied"],
+            env=around,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert outcome.returncode == 1
+    assert f"TCP 127.0.0.1 port {port} open" in outcome.stderr
+    assert "does not enforce policies" in outcome.stderr
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@
 
 {{/* What never changes about a pod of this release; `component` is added by each selector. */}}
 {{- define "coordinator.instance" -}}
-app.kubernetes.io/name: {{ include "coordinator.name" . }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/name: {{ include "coordinator.name" . | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end -}}
 
 {{- define "coordinator.labels" -}}
@@ -51,7 +51,8 @@ app.kubernetes.io/component: coordinator
 
 {{- define "coordinator.claimSpec" -}}
 accessModes:
-  - {{ default (ternary "ReadWriteMany" "ReadWriteOnce" (gt (int .Values.replicas) 1)) .Values.persistence.accessMode }}
+  # By the database, not by the number of replicas: it cannot be changed, and one replica may become three.
+  - {{ default (ternary "ReadWriteOnce" "ReadWriteMany" (empty .Values.database.url)) .Values.persistence.accessMode }}
 {{- with .Values.persistence.storageClassName }}
 storageClassName: {{ . }}
 {{- end }}
@@ -68,6 +69,19 @@ resources:
 {{- $_ := set $hosts $kind (append (index $hosts $kind) .) -}}
 {{- end -}}
 {{- toJson $hosts -}}
+{{- end -}}
+
+{{/* Where names are asked for, as a rule of a NetworkPolicy. */}}
+{{- define "coordinator.toDns" -}}
+- ports:
+    {{- range .Values.networkPolicy.dns.ports }}
+    - {port: {{ . }}, protocol: UDP}
+    - {port: {{ . }}, protocol: TCP}
+    {{- end }}
+  {{- with .Values.networkPolicy.dns.to }}
+  to:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
 {{- end -}}
 
 {{/* The Secret in which the server's certificate is brought; empty if the coordinator makes it. */}}

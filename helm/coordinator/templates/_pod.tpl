@@ -49,7 +49,7 @@ spec:
         {{- end }}
         - --port={{ .Values.ports.services }}
         - --enrolment-port={{ .Values.ports.enrolment }}
-        - --metrics-listen=0.0.0.0
+        - --metrics-listen={{ .Values.listen }}
         - --metrics-port={{ .Values.ports.metrics }}
         - --lease={{ .Values.settings.lease }}
         - --certificate-lifetime={{ .Values.settings.certificateLifetime }}
@@ -90,7 +90,7 @@ spec:
         periodSeconds: 5
         timeoutSeconds: 10
         # A schema is upgraded before the first answer.
-        failureThreshold: 60
+        failureThreshold: {{ divf .Values.startupSeconds 5 | ceil }}
       readinessProbe:
         exec:
           command: [consilium, coordinator, probe]
@@ -163,6 +163,8 @@ spec:
     - maxSkew: 1
       topologyKey: {{ $key }}
       whenUnsatisfiable: {{ $when }}
+      # A tainted node that no replica may use is not one to keep a place on. Servers before 1.26 leave it out.
+      nodeTaintsPolicy: Honor
       labelSelector:
         matchLabels:
           {{- include "coordinator.selector" $ | nindent 10 }}

@@ -1,12 +1,12 @@
 {{/* coordinator.yaml as `consilium coordinator serve` reads it. */}}
 {{- define "coordinator.settings" -}}
-consortium: {{ .Values.consortium }}
+consortium: {{ .Values.consortium | quote }}
 hosts:
   {{- toYaml .Values.hosts | nindent 2 }}
-listen: 0.0.0.0
+listen: {{ .Values.listen | quote }}
 port: {{ .Values.ports.services }}
 enrolment_port: {{ .Values.ports.enrolment }}
-metrics_listen: 0.0.0.0
+metrics_listen: {{ .Values.listen | quote }}
 metrics_port: {{ .Values.ports.metrics }}
 database: {{ .Values.database.url | quote }}
 lease: {{ .Values.settings.lease }}

@@ -14,8 +14,8 @@
 
 {{/* What never changes about a pod of this release; `component` is added by each selector. */}}
 {{- define "silo.instance" -}}
-app.kubernetes.io/name: {{ include "silo.name" . }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/name: {{ include "silo.name" . | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end -}}
 
 {{- define "silo.labels" -}}
@@ -38,8 +38,13 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end -}}
 {{- end -}}
 
+{{/* The agent's. The trainer's is its own, see service-account.yaml. */}}
 {{- define "silo.serviceAccount" -}}
 {{- default (include "silo.fullname" .) .Values.serviceAccount.existingName -}}
+{{- end -}}
+
+{{- define "silo.trainerAccount" -}}
+{{- include "silo.fullname" . }}-trainer
 {{- end -}}
 
 {{/* The one claim both pods mount. */}}
@@ -97,6 +102,10 @@ runAsUser: 10001
 runAsGroup: 10001
 fsGroup: 10001
 fsGroupChangePolicy: OnRootMismatch
+{{- with .Values.seLinuxOptions.level }}
+seLinuxOptions:
+  level: {{ . | quote }}
+{{- end }}
 {{- end -}}
 
 {{- define "silo.containerSecurity" -}}
@@ -108,7 +117,6 @@ capabilities:
 
 {{/* What every pod of a silo has in common. */}}
 {{- define "silo.pod" -}}
-serviceAccountName: {{ include "silo.serviceAccount" . }}
 automountServiceAccountToken: false
 enableServiceLinks: false
 {{- with .Values.imagePullSecrets }}
