@@ -51,8 +51,6 @@ NOTHING = {
     "consilium_store_repetitions_total",
     "consilium_agent_waiting_for_approval",
     "consilium_agent_clock_skew_seconds",
-    # An agent counts its renewals from 1, and the first is no increase.
-    "consilium_agent_certificate_renewals_total",
     "consilium_training_gpus",
 }
 """Of these 0 is a right answer here: no round was too late, no consensus is noisy, nobody waits, nobody has a GPU."""
