@@ -36,6 +36,7 @@ from coordinator.services.rounds import RoundsServicer
 from coordinator.settings import CoordinatorHome, CoordinatorSettings
 from coordinator.store import Store
 from coordinator.store_thread import StoreThread
+from wire.address import join_address
 from wire.channels import STRANGERS, Patience, server_options
 from wire.consilium.v1 import (
     admin_pb2_grpc,
@@ -103,7 +104,7 @@ async def serve(home: CoordinatorHome, drain: float = DRAIN_SECONDS) -> None:
             consortium=settings.consortium,
             address=settings.address,
             enrolment=settings.enrolment_address,
-            metrics=f"{settings.metrics_listen}:{settings.metrics_port}",
+            metrics=join_address(settings.metrics_listen, settings.metrics_port),
             authority=desk.authority.fingerprint,
         )
         stopping = asyncio.Event()
@@ -213,7 +214,7 @@ def _listen(
     server: grpc.aio.Server, host: str, port: int, credentials: grpc.ServerCredentials
 ) -> None:
     try:
-        server.add_secure_port(f"{host}:{port}", credentials)
+        server.add_secure_port(join_address(host, port), credentials)
     except RuntimeError:
         raise _unusable(host, port) from None
 
