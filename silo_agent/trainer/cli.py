@@ -152,7 +152,11 @@ def export_model(
     try:
         shutil.copyfile(path, out)
     except OSError as error:
-        raise ConfigurationError(f"{out} cannot be written: {error.strerror}.") from None
+        # shutil's own refusals of pipes and of the file itself carry no reason.
+        why = error.strerror or "it is a pipe or the kept model itself"
+        raise ConfigurationError(
+            f"{out} cannot be written: {why}.", "Name a file with --out."
+        ) from None
     console.print(f"Model of [bold]{task}[/] written to {out}; it holds private knowledge.")
 
 
