@@ -68,33 +68,59 @@ def _made(
             authority = Authority.create(folder.authority, settings.consortium, now)
         ensure_leaf(folder, settings, Authorities(authority), now)
         if identity is None:
-            lifetime = timedelta(seconds=settings.certificate_lifetime)
-            issued = authority.issue_admin(admin, lifetime, now)
-            identity = IdentityFiles(
-                folder=folder.admin,
-                key_pem=issued.key_pem,
-                certificate_pem=issued.certificate_pem,
-                authorities_pem=authority.certificate_pem,
-                coordinator_address=settings.address,
-                consortium=settings.consortium,
-                name=admin,
-            )
+            identity = new_admin(folder, settings, Authorities(authority), admin, now)
             identity.store()
         if not known:
             store.members.adopt(
                 Role.ADMIN,
                 identity.name,
                 certificate_key_hash(identity.certificate_pem),
-                IssuedCertificate(
-                    identity.certificate_pem.decode(),
-                    identity.certificate.fingerprint,
-                    identity.certificate.not_after,
-                ),
+                issued_to(identity),
                 now,
             )
         return authority
     finally:
         store.close()
+
+
+def founded_store(folder: CoordinatorHome, settings: CoordinatorSettings) -> Store:
+    """The consortium's database; ConfigurationError if no consortium is in it."""
+    store = Store(folder.database_url(settings))
+    if not store.members.admins():
+        store.close()
+        raise ConfigurationError(
+            "The database that coordinator.yaml names holds no consortium.",
+            "Check `database` there; if the database was lost, restore it from a backup.",
+        )
+    return store
+
+
+def new_admin(
+    folder: CoordinatorHome,
+    settings: CoordinatorSettings,
+    authorities: Authorities,
+    name: str,
+    now: datetime,
+) -> IdentityFiles:
+    """An identity of admin `name` for the coordinator's own folder; neither stored nor known to the database yet."""
+    lifetime = timedelta(seconds=settings.certificate_lifetime)
+    issued = authorities.signing.issue_admin(name, lifetime, now)
+    return IdentityFiles(
+        folder=folder.admin,
+        key_pem=issued.key_pem,
+        certificate_pem=issued.certificate_pem,
+        authorities_pem=authorities.bundle_pem,
+        coordinator_address=settings.address,
+        consortium=settings.consortium,
+        name=name,
+    )
+
+
+def issued_to(identity: IdentityFiles) -> IssuedCertificate:
+    """An identity's certificate as the database keeps it."""
+    certificate = identity.certificate
+    pem = identity.certificate_pem.decode()
+    return IssuedCertificate(pem, certificate.fingerprint, certificate.not_after)
 
 
 def _admin_of(folder: CoordinatorHome) -> IdentityFiles | None:

@@ -21,6 +21,7 @@ from coordinator.caretaker import Caretaker, ensure_leaf
 from coordinator.conductor import Conductor
 from coordinator.credentials import Credentials
 from coordinator.desk import Desk
+from coordinator.founding import founded_store
 from coordinator.gate import ENROLMENT_TABLE, SERVICE_TABLE, Admitted, Gate
 from coordinator.metrics import Metrics
 from coordinator.metrics_page import StoreCollector, glance
@@ -126,13 +127,7 @@ def build_desk(home: CoordinatorHome, settings: CoordinatorSettings, metrics: Me
     clock = utc_now
     ensure_leaf(home, settings, Authorities.load(home.authority), clock())
     credentials = Credentials(home)
-    store = Store(home.database_url(settings))
-    if not store.members.admins():
-        store.close()
-        raise ConfigurationError(
-            "The database that coordinator.yaml names holds no consortium.",
-            "Check `database` there; if the database was lost, restore it from a backup.",
-        )
+    store = founded_store(home, settings)
     signer = credentials.signer
     store.signers.keep(signer.fingerprint, signer.certificate_pem.decode())
     folder, extractors = PublicSetFolder(home.public_sets), ExtractorFolder(home.extractors)

@@ -24,7 +24,12 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from wire.certificates import certificate_in, certificates_in
-from wire.errors import ConfigurationError
+from wire.errors import (
+    ADMIN_CERTIFICATE_EXPIRED,
+    CERTIFICATE_EXPIRED,
+    ConfigurationError,
+    Refusal,
+)
 from wire.files import sync_folder, write_atomically
 from wire.naming import valid_name
 
@@ -119,6 +124,17 @@ def describe(certificate: x509.Certificate) -> Certificate:
 def read_certificate(pem: bytes) -> Certificate:
     """Reads the first certificate in a PEM text; ValueError if there is none."""
     return describe(certificate_in(pem))
+
+
+def expiry_refusal(certificate: Certificate) -> Refusal:
+    """What its holder is told of a certificate that has ended: silos and admins come back by different ways."""
+    identity = certificate.identity
+    is_admin = identity is not None and identity.role is Role.ADMIN
+    return Refusal(
+        ADMIN_CERTIFICATE_EXPIRED if is_admin else CERTIFICATE_EXPIRED,
+        name=identity.name if identity else "the caller",
+        expired=f"{certificate.not_after:%Y-%m-%d %H:%M:%S} UTC",
+    )
 
 
 def signed_by(certificate_pem: bytes, authorities_pem: bytes) -> bool:

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from coordinator.brought_leaf import check_before_finish
+from coordinator.cli.admit_admin import admit_admin
 from coordinator.cli.backup import backup
 from coordinator.cli.connection import Home
 from coordinator.credentials import ServerLeaf
@@ -238,6 +239,7 @@ def status(home: Home, as_json: JsonFlag = False) -> None:
 
 
 app.command()(backup)
+app.command()(admit_admin)
 
 
 def _existing(home: Path) -> CoordinatorHome:

@@ -110,10 +110,10 @@ def approve(
     note: Annotated[str, typer.Option(help="Kept with the act: why, or on whose behalf.")] = "",
 ) -> None:
     """Accept exactly this definition of a task: train for it and vote in it."""
-    from silo_agent.trainer.account import person
     from silo_agent.trainer.approval import Standing, act_on
     from silo_agent.trainer.approval_record import Act, ApprovalRecord
     from silo_agent.trainer.approval_view import find, print_definition, seen
+    from wire.account import person
 
     folder = SiloHome(home)
     chosen = find(seen(folder), task)
