@@ -102,6 +102,7 @@ async def join(
         coordinator_address=response.coordinator_address,
         consortium=token.consortium,
         name=token.name,
+        token_id=token.token_id,
     )
     crash_point("join-answered")
     files.store()

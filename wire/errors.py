@@ -262,7 +262,7 @@ CERTIFICATE_EXPIRED = _fault(
     "CERTIFICATE_EXPIRED",
     _S.UNAUTHENTICATED,
     "The certificate of {name} expired at {expired}.",
-    "Ask the admin for a new join token and run `consilium agent join TOKEN` again; check this machine's clock.",
+    "Ask the admin for a new join token and run `consilium agent join TOKEN` again; a container joins when it starts with the new token in its file or Secret. Check this machine's clock.",
 )
 ADMIN_CERTIFICATE_EXPIRED = _fault(
     "ADMIN_CERTIFICATE_EXPIRED",

@@ -217,6 +217,8 @@ class IdentityFiles:
     coordinator_address: str
     consortium: str
     name: str
+    token_id: str = ""
+    """Of the join token that began it; empty if it began without one, or before this was kept."""
 
     @property
     def certificate(self) -> Certificate:
@@ -249,7 +251,8 @@ class IdentityFiles:
             address, consortium, name = (
                 str(connection[key]) for key in ("coordinator_address", "consortium", "name")
             )
-        except (ValueError, KeyError, TypeError) as error:
+            token_id = str(connection.get("token_id", ""))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise _damaged(connection_path, role) from error
         return cls(
             folder=folder,
@@ -259,6 +262,7 @@ class IdentityFiles:
             coordinator_address=address,
             consortium=consortium,
             name=name,
+            token_id=token_id,
         )
 
     def store(self) -> None:
@@ -267,6 +271,7 @@ class IdentityFiles:
             "coordinator_address": self.coordinator_address,
             "consortium": self.consortium,
             "name": self.name,
+            "token_id": self.token_id,
         }
         write_atomically(self.folder / _PENDING_KEY, self.key_pem, 0o600)
         write_atomically(self.folder / _AUTHORITIES, self.authorities_pem)
