@@ -5,6 +5,7 @@ coordinator.yaml comes last: what is there without it is an `init` that was cut 
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import datetime, timedelta
 
 import yaml
@@ -81,6 +82,35 @@ def _made(
         return authority
     finally:
         store.close()
+
+
+def not_taken_over(
+    given: Collection[str], wanted: CoordinatorSettings, kept: CoordinatorSettings
+) -> list[str]:
+    """A sentence for each setting that was `given` to an `init` and is another in the consortium that is kept."""
+    return [
+        _not_taken_over(key, getattr(wanted, key), getattr(kept, key))
+        for key in given
+        if getattr(wanted, key) != getattr(kept, key)
+    ]
+
+
+def _not_taken_over(key: str, wanted: object, kept: object) -> str:
+    option = "--" + key.replace("_", "-").replace("hosts", "host")
+    if key == "database":
+        # Its URL may hold a password.
+        told = f"{option} was not taken over: coordinator.yaml names another"
+    else:
+        told = f"{option} {_shown(wanted)} was not taken over: {key} is {_shown(kept)}"
+    if key == "consortium":
+        return f"{told}, and a consortium keeps its name."
+    return f"{told}; to change it, edit coordinator.yaml and restart."
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, tuple):
+        return ", ".join(value)
+    return f"{value:g}s" if isinstance(value, float) else str(value)
 
 
 def founded_store(folder: CoordinatorHome, settings: CoordinatorSettings) -> Store:

@@ -63,10 +63,37 @@ def test_a_consortium_is_made_and_then_kept_whatever_the_options_say(tmp_path: P
     assert (settings["consortium"], settings["metrics_listen"]) == ("rhine", "0.0.0.0")
     before = files(tmp_path)
     kept = init(tmp_path, "--if-missing", "--consortium", "elbe", "--port", "1234")
-    assert kept == f"Consortium rhine is in {tmp_path} already; it is kept as it is."
+    assert kept.startswith(f"Consortium rhine is in {tmp_path} already; it is kept as it is.")
     assert files(tmp_path) == before
     with pytest.raises(ConfigurationError, match="already holds a consortium"):
         init(tmp_path)
+
+
+def test_options_that_say_something_else_than_what_is_kept_are_named(tmp_path: Path) -> None:
+    given = ("--host", "coordinator", "--port", "8443", "--certificate-lifetime", "7d")
+    init(tmp_path, *given)
+    quiet = f"Consortium consilium is in {tmp_path} already; it is kept as it is."
+    assert init(tmp_path, "--if-missing") == quiet
+    assert init(tmp_path, "--if-missing", *given, "--database", "") == quiet
+    edit = "to change it, edit coordinator.yaml and restart."
+    for options, sentence in (
+        (
+            ("--host", "a.example.org", "--host", "b"),
+            f"--host a.example.org, b was not taken over: hosts is coordinator; {edit}",
+        ),
+        # Also one that would have been the default.
+        (("--port", "7443"), f"--port 7443 was not taken over: port is 8443; {edit}"),
+        (("--lease", "1m"), f"--lease 60s was not taken over: lease is 30s; {edit}"),
+        (
+            ("--consortium", "elbe"),
+            "--consortium elbe was not taken over: consortium is consilium, and a consortium keeps its name.",
+        ),
+        (
+            ("--database", "postgresql+psycopg://me:s3cret@there/db"),
+            f"--database was not taken over: coordinator.yaml names another; {edit}",
+        ),
+    ):
+        assert init(tmp_path, "--if-missing", *options) == f"{quiet} warning {sentence}"
 
 
 def test_metrics_stay_on_the_machine_unless_asked_for(tmp_path: Path) -> None:
