@@ -92,18 +92,18 @@ def held_for_life(path: Path) -> bool:
         with room_for(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BaseException:
+            os.close(descriptor)
+            raise
+    except BlockingIOError:
+        return False
     except OSError as error:
         raise ConfigurationError(
             f"{path} cannot be locked: {error.strerror}.",
-            "Run this as the user the folder belongs to.",
+            "Run this as the user the folder belongs to, on a disk that knows locks.",
         ) from error
-    try:
-        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(descriptor)
-        if error.errno not in (errno.EACCES, errno.EAGAIN):
-            raise
-        return False
     return True
 
 

@@ -197,7 +197,7 @@ _ABSENT = {
     ),
     Role.ADMIN: (
         "There is no admin's identity here: {path} is missing.",
-        "Name the folder that `consilium coordinator init` made for the admin.",
+        "Name the folder that `consilium coordinator init` made for the admin; if it is lost, `consilium coordinator admit-admin` on the coordinator's host makes another.",
     ),
     Role.COORDINATOR: (
         "The coordinator has no identity yet: {path} is missing.",
@@ -252,7 +252,7 @@ class IdentityFiles:
                 str(connection[key]) for key in ("coordinator_address", "consortium", "name")
             )
             token_id = str(connection.get("token_id", ""))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError) as error:
             raise _damaged(connection_path, role) from error
         return cls(
             folder=folder,

@@ -95,6 +95,10 @@ def test_another_name_is_admitted_only_if_a_person_says_so(home: CoordinatorHome
     assert (home.admin / "certificate.pem").read_bytes() == before
     run(home, "coordinator", "admit-admin", "ada", "--yes")
     assert IdentityFiles.load(home.admin, Role.ADMIN).name == "ada"
+    # With the folder's identity lost it is the first admin's turn.
+    shutil.rmtree(home.admin)
+    run(home, "coordinator", "admit-admin", "--yes")
+    assert IdentityFiles.load(home.admin, Role.ADMIN).name == "admin"
     told = run(home, "coordinator", "admit-admin", "Ada Lovelace", "--yes", status=1)
     assert "NAME_INVALID" in told.err
 
