@@ -5,6 +5,7 @@ coordinator.yaml comes last: what is there without it is an `init` that was cut 
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import datetime, timedelta
 
 import yaml
@@ -68,33 +69,88 @@ def _made(
             authority = Authority.create(folder.authority, settings.consortium, now)
         ensure_leaf(folder, settings, Authorities(authority), now)
         if identity is None:
-            lifetime = timedelta(seconds=settings.certificate_lifetime)
-            issued = authority.issue_admin(admin, lifetime, now)
-            identity = IdentityFiles(
-                folder=folder.admin,
-                key_pem=issued.key_pem,
-                certificate_pem=issued.certificate_pem,
-                authorities_pem=authority.certificate_pem,
-                coordinator_address=settings.address,
-                consortium=settings.consortium,
-                name=admin,
-            )
+            identity = new_admin(folder, settings, Authorities(authority), admin, now)
             identity.store()
         if not known:
             store.members.adopt(
                 Role.ADMIN,
                 identity.name,
                 certificate_key_hash(identity.certificate_pem),
-                IssuedCertificate(
-                    identity.certificate_pem.decode(),
-                    identity.certificate.fingerprint,
-                    identity.certificate.not_after,
-                ),
+                issued_to(identity),
                 now,
             )
         return authority
     finally:
         store.close()
+
+
+def not_taken_over(
+    given: Collection[str], wanted: CoordinatorSettings, kept: CoordinatorSettings
+) -> list[str]:
+    """A sentence for each setting that was `given` to an `init` and is another in the consortium that is kept."""
+    return [
+        _not_taken_over(key, getattr(wanted, key), getattr(kept, key))
+        for key in given
+        if getattr(wanted, key) != getattr(kept, key)
+    ]
+
+
+def _not_taken_over(key: str, wanted: object, kept: object) -> str:
+    option = "--" + key.replace("_", "-").replace("hosts", "host")
+    if key == "database":
+        # Its URL may hold a password.
+        told = f"{option} was not taken over: coordinator.yaml names another"
+    else:
+        told = f"{option} {_shown(wanted)} was not taken over: {key} is {_shown(kept)}"
+    if key == "consortium":
+        return f"{told}, and a consortium keeps its name."
+    return f"{told}; to change it, edit coordinator.yaml and restart."
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, tuple):
+        return ", ".join(value)
+    return f"{value:g}s" if isinstance(value, float) else str(value)
+
+
+def founded_store(folder: CoordinatorHome, settings: CoordinatorSettings) -> Store:
+    """The consortium's database; ConfigurationError if no consortium is in it."""
+    store = Store(folder.database_url(settings))
+    if not store.members.admins():
+        store.close()
+        raise ConfigurationError(
+            "The database that coordinator.yaml names holds no consortium.",
+            "Check `database` there; if the database was lost, restore it from a backup.",
+        )
+    return store
+
+
+def new_admin(
+    folder: CoordinatorHome,
+    settings: CoordinatorSettings,
+    authorities: Authorities,
+    name: str,
+    now: datetime,
+) -> IdentityFiles:
+    """An identity of admin `name` for the coordinator's own folder; neither stored nor known to the database yet."""
+    lifetime = timedelta(seconds=settings.certificate_lifetime)
+    issued = authorities.signing.issue_admin(name, lifetime, now)
+    return IdentityFiles(
+        folder=folder.admin,
+        key_pem=issued.key_pem,
+        certificate_pem=issued.certificate_pem,
+        authorities_pem=authorities.bundle_pem,
+        coordinator_address=settings.address,
+        consortium=settings.consortium,
+        name=name,
+    )
+
+
+def issued_to(identity: IdentityFiles) -> IssuedCertificate:
+    """An identity's certificate as the database keeps it."""
+    certificate = identity.certificate
+    pem = identity.certificate_pem.decode()
+    return IssuedCertificate(pem, certificate.fingerprint, certificate.not_after)
 
 
 def _admin_of(folder: CoordinatorHome) -> IdentityFiles | None:

@@ -23,14 +23,13 @@ from coordinator.rate_limit import LOG_LINES, Buckets, Limits, Turnstile
 from coordinator.upload import Piece, Upload, measuring
 from wire.channels import MAX_METADATA_BYTES
 from wire.errors import (
-    CERTIFICATE_EXPIRED,
     HEADERS_TOO_LARGE,
     INTERNAL,
     NO_IDENTITY,
     WRONG_ROLE,
     Refusal,
 )
-from wire.identity import Certificate, Identity, Role, presented_certificate
+from wire.identity import Certificate, Identity, Role, expiry_refusal, presented_certificate
 from wire.logs import harmless
 
 Admitted = frozenset[Role] | Literal["anyone"]
@@ -164,7 +163,7 @@ class Gate(grpc.aio.ServerInterceptor):
         except TimeoutError:
             if not validity.expired():
                 raise
-            raise _expired(certificate) from None
+            raise expiry_refusal(certificate) from None
 
     async def _let_in(self, method: str, context: Context) -> Certificate | None:
         """The caller's certificate; None where anyone may call."""
@@ -179,7 +178,7 @@ class Gate(grpc.aio.ServerInterceptor):
             raise Refusal(NO_IDENTITY)
         identity = certificate.identity
         if self._clock() >= certificate.not_after:
-            raise _expired(certificate)
+            raise expiry_refusal(certificate)
         if identity.role not in allowed:
             raise Refusal(
                 WRONG_ROLE,
@@ -218,13 +217,6 @@ class Gate(grpc.aio.ServerInterceptor):
     async def _tell(self, refusal: Refusal, method: str, context: Context) -> Never:
         self._on_refusal(refusal.code, method)
         await context.abort(refusal.status, refusal.sentence, refusal.metadata())
-
-
-def _expired(certificate: Certificate) -> Refusal:
-    name = certificate.identity.name if certificate.identity else "the caller"
-    return Refusal(
-        CERTIFICATE_EXPIRED, name=name, expired=f"{certificate.not_after:%Y-%m-%d %H:%M:%S} UTC"
-    )
 
 
 def _key(context: Context) -> str:

@@ -21,6 +21,7 @@ from coordinator.caretaker import Caretaker, ensure_leaf
 from coordinator.conductor import Conductor
 from coordinator.credentials import Credentials
 from coordinator.desk import Desk
+from coordinator.founding import founded_store
 from coordinator.gate import ENROLMENT_TABLE, SERVICE_TABLE, Admitted, Gate
 from coordinator.metrics import Metrics
 from coordinator.metrics_page import StoreCollector, glance
@@ -36,6 +37,7 @@ from coordinator.services.rounds import RoundsServicer
 from coordinator.settings import CoordinatorHome, CoordinatorSettings
 from coordinator.store import Store
 from coordinator.store_thread import StoreThread
+from wire.address import join_address
 from wire.channels import STRANGERS, Patience, server_options
 from wire.consilium.v1 import (
     admin_pb2_grpc,
@@ -103,7 +105,7 @@ async def serve(home: CoordinatorHome, drain: float = DRAIN_SECONDS) -> None:
             consortium=settings.consortium,
             address=settings.address,
             enrolment=settings.enrolment_address,
-            metrics=f"{settings.metrics_listen}:{settings.metrics_port}",
+            metrics=join_address(settings.metrics_listen, settings.metrics_port),
             authority=desk.authority.fingerprint,
         )
         stopping = asyncio.Event()
@@ -125,13 +127,7 @@ def build_desk(home: CoordinatorHome, settings: CoordinatorSettings, metrics: Me
     clock = utc_now
     ensure_leaf(home, settings, Authorities.load(home.authority), clock())
     credentials = Credentials(home)
-    store = Store(home.database_url(settings))
-    if not store.members.admins():
-        store.close()
-        raise ConfigurationError(
-            "The database that coordinator.yaml names holds no consortium.",
-            "Check `database` there; if the database was lost, restore it from a backup.",
-        )
+    store = founded_store(home, settings)
     signer = credentials.signer
     store.signers.keep(signer.fingerprint, signer.certificate_pem.decode())
     folder, extractors = PublicSetFolder(home.public_sets), ExtractorFolder(home.extractors)
@@ -210,7 +206,7 @@ def _listen(
     server: grpc.aio.Server, host: str, port: int, credentials: grpc.ServerCredentials
 ) -> None:
     try:
-        server.add_secure_port(f"{host}:{port}", credentials)
+        server.add_secure_port(join_address(host, port), credentials)
     except RuntimeError:
         raise _unusable(host, port) from None
 

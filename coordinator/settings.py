@@ -9,6 +9,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field
 
 from coordinator.rate_limit import Limits
+from wire.address import join_address
 from wire.configuration import read_yaml
 from wire.naming import Name
 from wire.task import Seconds
@@ -51,12 +52,12 @@ class CoordinatorSettings(BaseModel):
     @property
     def address(self) -> str:
         """Where silos find the services."""
-        return f"{self.hosts[0]}:{self.port}"
+        return join_address(self.hosts[0], self.port)
 
     @property
     def enrolment_address(self) -> str:
         """Where a join token is redeemed."""
-        return f"{self.hosts[0]}:{self.enrolment_port}"
+        return join_address(self.hosts[0], self.enrolment_port)
 
 
 @dataclass(frozen=True)

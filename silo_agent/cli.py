@@ -16,6 +16,7 @@ from silo_agent.doctor_report import report
 from silo_agent.findings import Status
 from silo_agent.home import SiloHome
 from silo_agent.home_option import Home
+from silo_agent.joining_again import held_identity, joined_again
 from silo_agent.running import RunOptions, run_agent
 from silo_agent.traffic import Direction
 from wire.ending import DRAIN_SECONDS, Drain, ends_early
@@ -25,7 +26,15 @@ from wire.identity import IdentityFiles
 from wire.join_token import JoinToken
 from wire.logs import configure_logs
 from wire.proxy import PROXY_VARIABLE, read_proxy
-from wire.terminal import JsonFlag, console, local_time, print_json, print_table, size
+from wire.terminal import (
+    JsonFlag,
+    console,
+    local_time,
+    print_json,
+    print_table,
+    print_warning,
+    size,
+)
 
 agent = typer.Typer(no_args_is_help=True, help="Run a hospital: join, take part, see what left.")
 agent.add_typer(audit, name="audit")
@@ -57,22 +66,34 @@ def join(
     home: Home,
     proxy: ProxySetting = "",
     if_missing: Annotated[
-        bool, typer.Option("--if-missing", help="Keep an identity that is there; leave the token.")
+        bool,
+        typer.Option(
+            "--if-missing",
+            help="Keep an identity that is good, unless the token is another than the one it joined with.",
+        ),
     ] = False,
 ) -> None:
     """Make a key here, redeem the token, store the certificate."""
-    folder = SiloHome(home).identity
-    if if_missing and (held := _held(folder)):
-        console.print(
-            f"Joined [bold]{held.consortium}[/] as [bold]{held.name}[/] before; it is kept so."
-        )
-        return
-    via = read_proxy(proxy)
-    enrolled = asyncio.run(redeem(_token_line(token), folder, lambda: datetime.now(UTC), proxy=via))
-    files = enrolled.files
+    folder, via = SiloHome(home).identity, read_proxy(proxy)
+
+    async def redeemed(line: str) -> IdentityFiles:
+        return (await redeem(line, folder, lambda: datetime.now(UTC), proxy=via)).files
+
+    held = held_identity(folder) if if_missing else None
+    if held is None:
+        files = asyncio.run(redeemed(_token_line(token)))
+    else:
+        line = _line_if_any(token)
+        again = asyncio.run(joined_again(held, line, datetime.now(UTC), redeemed, print_warning))
+        if again is None:
+            console.print(
+                f"Joined [bold]{held.consortium}[/] as [bold]{held.name}[/] before; it is kept so."
+            )
+            return
+        files = again
     console.print(
         f"Joined [bold]{files.consortium}[/] as [bold]{files.name}[/]; the certificate is valid until "
-        f"{local_time(enrolled.certificate.not_after)}."
+        f"{local_time(files.certificate.not_after)}."
     )
     console.print("Next: write silo.yaml, `consilium agent doctor`, `consilium agent run`.")
 
@@ -173,12 +194,12 @@ def _token_line(token: str) -> str:
         raise ConfigurationError(f"{token[1:]} cannot be read: {error}.") from None
 
 
-def _held(folder: Path) -> IdentityFiles | None:
-    """The identity in a folder, if there is one that can be used."""
+def _line_if_any(token: str) -> str:
+    """The same, empty where there is no such file: a token that was redeemed may be thrown away."""
     try:
-        return IdentityFiles.load(folder)
+        return _token_line(token)
     except ConfigurationError:
-        return None
+        return ""
 
 
 def _run(home: Path, options: RunOptions) -> None:

@@ -59,6 +59,11 @@ class SiloHome:
         return self.root / "trainer"
 
     @property
+    def trainer_lock(self) -> Path:
+        """Held by the one trainer that runs. Private side only."""
+        return self.trainer / "lock"
+
+    @property
     def tasks(self) -> Path:
         """A folder for every task laid before this silo, by digest. Private side only."""
         return self.trainer / "tasks"

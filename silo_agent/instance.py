@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
-import os
 import secrets
 import socket
 from pathlib import Path
 
 from wire.errors import ConfigurationError
-from wire.files import write_atomically
+from wire.files import held_for_life, write_atomically
 
 
 class InstanceLock:
     """Held for the life of the process; released by the kernel however it ends."""
 
     def __init__(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        self._file = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(self._file)
+        if not held_for_life(folder / "lock"):
             raise ConfigurationError(
                 f"Another agent is already running with {folder.parent}.",
                 "Stop it first, or give this one its own --home.",
-            ) from None
+            )
         self.instance = _identifier(folder / "instance")
 
 

@@ -8,29 +8,14 @@ from __future__ import annotations
 import http.client
 import socket
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
-from wire.errors import PROXY_REFUSED, UNREACHABLE, ConfigurationError, Refusal
+from wire.address import split_address
+from wire.errors import PROXY_REFUSED, UNREACHABLE, Refusal
 from wire.proxy import Proxy
 
 # tinyproxy answers a wrong password with 401, a missing one with 407.
 _AUTHENTICATION = {401, 407}
 _FORBIDDEN = {403, 405}
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """`host:port` or `[v6]:port` taken apart; ConfigurationError if it is neither."""
-    try:
-        parts = urlsplit(f"//{address}")
-        host, port = parts.hostname, parts.port
-    except ValueError:
-        host, port = None, None
-    if not host or port is None or parts.netloc != address or parts.username is not None:
-        raise ConfigurationError(
-            f"{address!r} is not an address.",
-            "Write it as host:port, e.g. coordinator.example.org:7443.",
-        )
-    return host, port
 
 
 @dataclass(frozen=True)

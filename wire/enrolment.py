@@ -14,11 +14,11 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
+from wire.address import split_address
 from wire.certificates import certificate_in, certificates_in
 from wire.channels import enrolment_channel, translated
 from wire.consilium.v1 import enrolment_pb2, enrolment_pb2_grpc
 from wire.crash_points import crash_point
-from wire.dialling import split_address
 from wire.errors import (
     AUTHORITY_MISMATCH,
     MESSAGE_MALFORMED,
@@ -102,6 +102,7 @@ async def join(
         coordinator_address=response.coordinator_address,
         consortium=token.consortium,
         name=token.name,
+        token_id=token.token_id,
     )
     crash_point("join-answered")
     files.store()

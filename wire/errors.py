@@ -134,7 +134,7 @@ CERTIFICATE_SUPERSEDED = _fault(
     "CERTIFICATE_SUPERSEDED",
     _S.PERMISSION_DENIED,
     "{name} presented a certificate that has been replaced or withdrawn.",
-    "If its latest certificate is lost, join again with a new token.",
+    "If its latest certificate is lost, join again with a new token; an admin whom no other can invite, with `consilium coordinator admit-admin` on the coordinator's host.",
 )
 SILO_EXISTS = _fault(
     "SILO_EXISTS",
@@ -262,7 +262,13 @@ CERTIFICATE_EXPIRED = _fault(
     "CERTIFICATE_EXPIRED",
     _S.UNAUTHENTICATED,
     "The certificate of {name} expired at {expired}.",
-    "Ask the admin for a new join token and run `consilium agent join TOKEN` again; check this machine's clock.",
+    "Ask the admin for a new join token and run `consilium agent join TOKEN` again; a container joins when it starts with the new token in its file or Secret. Check this machine's clock.",
+)
+ADMIN_CERTIFICATE_EXPIRED = _fault(
+    "ADMIN_CERTIFICATE_EXPIRED",
+    _S.UNAUTHENTICATED,
+    "The certificate of admin {name} expired at {expired}.",
+    "On the coordinator's host run `consilium coordinator admit-admin`; elsewhere ask another admin to revoke {name} and register it anew. Check this machine's clock.",
 )
 CERTIFICATE_NOT_YET_VALID = _fault(
     "CERTIFICATE_NOT_YET_VALID",

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from wire.errors import DISK_FULL, Refusal
+from wire.errors import DISK_FULL, ConfigurationError, Refusal
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _PART = ".part"
@@ -81,6 +81,30 @@ def locked(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def held_for_life(path: Path) -> bool:
+    """Locks the file at `path`, making it, until this process ends, however it ends; False if another has it.
+
+    The lock is this process's own: what it forked and what outlives it does not hold it.
+    """
+    try:
+        with room_for(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BaseException:
+            os.close(descriptor)
+            raise
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        raise ConfigurationError(
+            f"{path} cannot be locked: {error.strerror}.",
+            "Run this as the user the folder belongs to, on a disk that knows locks.",
+        ) from error
+    return True
 
 
 def is_digest(text: str) -> bool:

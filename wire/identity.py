@@ -24,7 +24,12 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from wire.certificates import certificate_in, certificates_in
-from wire.errors import ConfigurationError
+from wire.errors import (
+    ADMIN_CERTIFICATE_EXPIRED,
+    CERTIFICATE_EXPIRED,
+    ConfigurationError,
+    Refusal,
+)
 from wire.files import sync_folder, write_atomically
 from wire.naming import valid_name
 
@@ -121,6 +126,17 @@ def read_certificate(pem: bytes) -> Certificate:
     return describe(certificate_in(pem))
 
 
+def expiry_refusal(certificate: Certificate) -> Refusal:
+    """What its holder is told of a certificate that has ended: silos and admins come back by different ways."""
+    identity = certificate.identity
+    is_admin = identity is not None and identity.role is Role.ADMIN
+    return Refusal(
+        ADMIN_CERTIFICATE_EXPIRED if is_admin else CERTIFICATE_EXPIRED,
+        name=identity.name if identity else "the caller",
+        expired=f"{certificate.not_after:%Y-%m-%d %H:%M:%S} UTC",
+    )
+
+
 def signed_by(certificate_pem: bytes, authorities_pem: bytes) -> bool:
     """True if one of the authorities issued the first certificate of a PEM text."""
     return issuer_of(certificate_pem, authorities_pem) is not None
@@ -181,7 +197,7 @@ _ABSENT = {
     ),
     Role.ADMIN: (
         "There is no admin's identity here: {path} is missing.",
-        "Name the folder that `consilium coordinator init` made for the admin.",
+        "Name the folder that `consilium coordinator init` made for the admin; if it is lost, `consilium coordinator admit-admin` on the coordinator's host makes another.",
     ),
     Role.COORDINATOR: (
         "The coordinator has no identity yet: {path} is missing.",
@@ -201,6 +217,8 @@ class IdentityFiles:
     coordinator_address: str
     consortium: str
     name: str
+    token_id: str = ""
+    """Of the join token that began it; empty if it began without one, or before this was kept."""
 
     @property
     def certificate(self) -> Certificate:
@@ -233,6 +251,7 @@ class IdentityFiles:
             address, consortium, name = (
                 str(connection[key]) for key in ("coordinator_address", "consortium", "name")
             )
+            token_id = str(connection.get("token_id", ""))
         except (ValueError, KeyError, TypeError) as error:
             raise _damaged(connection_path, role) from error
         return cls(
@@ -243,6 +262,7 @@ class IdentityFiles:
             coordinator_address=address,
             consortium=consortium,
             name=name,
+            token_id=token_id,
         )
 
     def store(self) -> None:
@@ -251,6 +271,7 @@ class IdentityFiles:
             "coordinator_address": self.coordinator_address,
             "consortium": self.consortium,
             "name": self.name,
+            "token_id": self.token_id,
         }
         write_atomically(self.folder / _PENDING_KEY, self.key_pem, 0o600)
         write_atomically(self.folder / _AUTHORITIES, self.authorities_pem)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit
 
+from wire.address import join_address
 from wire.errors import ConfigurationError
 
 PROXY_VARIABLE = "CONSILIUM_PROXY"
@@ -47,7 +48,7 @@ class Proxy:
     @property
     def address(self) -> str:
         """`host:port`, for people and for dialling."""
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        return join_address(self.host, self.port)
 
     @property
     def url(self) -> str:

@@ -17,7 +17,6 @@ from cryptography.x509.oid import NameOID
 from wire.certificates import certificate_from_der, certificates_in
 from wire.dialling import Route
 from wire.errors import (
-    CERTIFICATE_EXPIRED,
     CERTIFICATE_NOT_YET_VALID,
     CLOCK_SKEW,
     SERVER_UNTRUSTED,
@@ -27,7 +26,7 @@ from wire.errors import (
     Fault,
     Refusal,
 )
-from wire.identity import Certificate, IdentityFiles, describe, signed_by
+from wire.identity import Certificate, IdentityFiles, describe, expiry_refusal, signed_by
 from wire.proxy import Proxy
 
 # OpenSSL's codes for why a server's certificate was not accepted.
@@ -90,7 +89,7 @@ def require_timely(files: IdentityFiles, now: datetime) -> None:
     """Raises Refusal if our own certificate is not valid at `now`."""
     ours = files.certificate
     if now >= ours.not_after:
-        raise Refusal(CERTIFICATE_EXPIRED, name=files.name, expired=_moment(ours.not_after))
+        raise expiry_refusal(ours)
     if now < ours.not_before:
         raise Refusal(
             CERTIFICATE_NOT_YET_VALID,

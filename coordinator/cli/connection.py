@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,6 +13,7 @@ from typing import Any, TypeVar
 import grpc
 
 from coordinator.home_option import Home as Home
+from coordinator.settings import CoordinatorHome
 from wire.channels import secure_channel, translated
 from wire.consilium.v1 import (
     admin_pb2_grpc,
@@ -19,7 +21,13 @@ from wire.consilium.v1 import (
     identity_pb2_grpc,
     registry_pb2_grpc,
 )
-from wire.errors import UNREACHABLE, ConfigurationError, ConsiliumError, Refusal
+from wire.errors import (
+    ADMIN_CERTIFICATE_EXPIRED,
+    UNREACHABLE,
+    ConfigurationError,
+    ConsiliumError,
+    Refusal,
+)
 from wire.files import locked
 from wire.identity import IdentityFiles, Role
 from wire.renewal import due_at, renewed
@@ -54,13 +62,14 @@ async def admin_link(home: Path) -> AsyncIterator[AdminLink]:
 
     A certificate past two thirds of its life is renewed first; if that fails, the old one is still good.
     """
-    files = IdentityFiles.load(home / "admin", Role.ADMIN)
+    files = _identity(home)
     if datetime.now(UTC) >= due_at(files.certificate):
         try:
             files = await renewed_admin(home)
         except (ConsiliumError, OSError) as error:
-            # Of a coordinator that cannot be reached the command itself will tell.
-            if not (isinstance(error, Refusal) and error.is_a(UNREACHABLE)):
+            # What keeps the command itself from running, that will tell.
+            told_later = (UNREACHABLE, ADMIN_CERTIFICATE_EXPIRED)
+            if not (isinstance(error, Refusal) and error.is_a(*told_later)):
                 print_warning(f"The admin's certificate could not be renewed: {error}")
     async with _linked(files) as link:
         yield link
@@ -68,10 +77,9 @@ async def admin_link(home: Path) -> AsyncIterator[AdminLink]:
 
 async def renewed_admin(home: Path) -> IdentityFiles:
     """The admin's next identity, stored; commands that run side by side renew one after the other."""
-    folder = home / "admin"
-    held = IdentityFiles.load(folder, Role.ADMIN)
-    with locked(folder):
-        files = IdentityFiles.load(folder, Role.ADMIN)
+    held = _identity(home)
+    with locked(held.folder):
+        files = _identity(home)
         if files != held:
             return files
         async with _linked(files) as link:
@@ -80,6 +88,15 @@ async def renewed_admin(home: Path) -> IdentityFiles:
                 return await link.identity.Renew(request, timeout=_RENEWAL_SECONDS)
 
             return await renewed(files, ask, datetime.now(UTC))
+
+
+def _identity(home: Path) -> IdentityFiles:
+    """The admin's identity; in the coordinator's own folder with the address that coordinator.yaml says now."""
+    files = IdentityFiles.load(home / "admin", Role.ADMIN)
+    coordinator = CoordinatorHome(home)
+    if coordinator.settings_file.exists():
+        return replace(files, coordinator_address=coordinator.settings().address)
+    return files
 
 
 @asynccontextmanager

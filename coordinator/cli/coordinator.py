@@ -11,10 +11,11 @@ from typing import Annotated
 import typer
 
 from coordinator.brought_leaf import check_before_finish
+from coordinator.cli.admit_admin import admit_admin
 from coordinator.cli.backup import backup, restore
 from coordinator.cli.connection import Home
 from coordinator.credentials import ServerLeaf
-from coordinator.founding import found
+from coordinator.founding import found, not_taken_over
 from coordinator.rotation import Authorities, begin, finish, prepare
 from coordinator.server import serve, utc_now
 from coordinator.settings import CoordinatorHome, CoordinatorSettings
@@ -26,7 +27,9 @@ from wire.ending import DRAIN_SECONDS, Drain, ends_early
 from wire.errors import ConfigurationError
 from wire.identity import signed_by
 from wire.logs import configure_logs
-from wire.terminal import JsonFlag, console, local_time, print_json
+from wire.terminal import JsonFlag, console, local_time, print_json, print_warning
+
+_UNLESS_GIVEN = {"consortium": "consilium", "hosts": ("localhost",)}
 
 app = typer.Typer(no_args_is_help=True, help="Make a consortium and run its coordinator.")
 
@@ -56,29 +59,52 @@ def database_password(
 @app.command()
 def init(
     home: Home,
-    consortium: Annotated[str, typer.Option(help="Name of the consortium.")] = "consilium",
+    consortium: Annotated[
+        str | None, typer.Option(help="Name of the consortium.", show_default="consilium")
+    ] = None,
     host: Annotated[
         list[str] | None,
-        typer.Option(help="Name or address silos reach this machine by; repeat for several."),
+        typer.Option(
+            help="Name or address silos reach this machine by; repeat for several.",
+            show_default="localhost",
+        ),
     ] = None,
-    port: Annotated[int, typer.Option(help="Port of the mutually authenticated services.")] = 7443,
-    enrolment_port: Annotated[int, typer.Option(help="Port where tokens are redeemed.")] = 7444,
-    metrics_port: Annotated[int, typer.Option(help="Port of the metrics page.")] = 9464,
+    port: Annotated[
+        int | None,
+        typer.Option(help="Port of the mutually authenticated services.", show_default="7443"),
+    ] = None,
+    enrolment_port: Annotated[
+        int | None, typer.Option(help="Port where tokens are redeemed.", show_default="7444")
+    ] = None,
+    metrics_port: Annotated[
+        int | None, typer.Option(help="Port of the metrics page.", show_default="9464")
+    ] = None,
     metrics_listen: Annotated[
-        str, typer.Option(help="Address of the metrics page, which has no authentication.")
-    ] = "127.0.0.1",
-    listen: Annotated[str, typer.Option(help="Address to listen on.")] = "0.0.0.0",  # noqa: S104
-    lease: Annotated[str, typer.Option(help="How long a silent silo counts as connected.")] = "30s",
+        str | None,
+        typer.Option(
+            help="Address of the metrics page, which has no authentication.",
+            show_default="127.0.0.1",
+        ),
+    ] = None,
+    listen: Annotated[
+        str | None, typer.Option(help="Address to listen on.", show_default="0.0.0.0")  # noqa: S104
+    ] = None,
+    lease: Annotated[
+        str | None,
+        typer.Option(help="How long a silent silo counts as connected.", show_default="30s"),
+    ] = None,
     admin: Annotated[str, typer.Option(help="Name of the first admin.")] = "admin",
     database: Annotated[
-        str, typer.Option(help="postgresql+psycopg://…; empty for SQLite in the folder.")
-    ] = "",
+        str | None, typer.Option(help="postgresql+psycopg://…; empty for SQLite in the folder.")
+    ] = None,
     certificate_lifetime: Annotated[
-        str, typer.Option(help="How long members' certificates are valid.")
-    ] = "7d",
+        str | None,
+        typer.Option(help="How long members' certificates are valid.", show_default="7d"),
+    ] = None,
     server_certificate_lifetime: Annotated[
-        str, typer.Option(help="How long the server's own certificate is valid.")
-    ] = "30d",
+        str | None,
+        typer.Option(help="How long the server's own certificate is valid.", show_default="30d"),
+    ] = None,
     if_missing: Annotated[
         bool,
         typer.Option("--if-missing", help="Keep a consortium that is there; finish one half made."),
@@ -86,27 +112,29 @@ def init(
 ) -> None:
     """Make the consortium's authority, the server's certificate and the first admin's identity."""
     folder = CoordinatorHome(home)
-    settings = checked(
-        {
-            "consortium": consortium,
-            "hosts": tuple(host or ["localhost"]),
-            "listen": listen,
-            "port": port,
-            "enrolment_port": enrolment_port,
-            "metrics_listen": metrics_listen,
-            "metrics_port": metrics_port,
-            "lease": lease,
-            "database": database,
-            "certificate_lifetime": certificate_lifetime,
-            "server_certificate_lifetime": server_certificate_lifetime,
-        },
-        CoordinatorSettings,
-        "options",
-    )
+    options = {
+        "consortium": consortium,
+        "hosts": tuple(host) if host else None,
+        "listen": listen,
+        "port": port,
+        "enrolment_port": enrolment_port,
+        "metrics_listen": metrics_listen,
+        "metrics_port": metrics_port,
+        "lease": lease,
+        "database": database,
+        "certificate_lifetime": certificate_lifetime,
+        "server_certificate_lifetime": server_certificate_lifetime,
+    }
+    given = {key: value for key, value in options.items() if value is not None}
+    settings = checked(_UNLESS_GIVEN | given, CoordinatorSettings, "options")
     authority = found(folder, settings, admin, utc_now(), if_missing=if_missing)
     if authority is None:
-        kept = folder.settings().consortium
-        console.print(f"Consortium [bold]{kept}[/] is in {home} already; it is kept as it is.")
+        kept = folder.settings()
+        console.print(
+            f"Consortium [bold]{kept.consortium}[/] is in {home} already; it is kept as it is."
+        )
+        for sentence in not_taken_over(given, settings, kept):
+            print_warning(sentence)
         return
     console.print(f"Consortium [bold]{settings.consortium}[/] made in {home}.")
     console.print(f"Authority  {authority.fingerprint}")
@@ -239,6 +267,7 @@ def status(home: Home, as_json: JsonFlag = False) -> None:
 
 app.command()(backup)
 app.command()(restore)
+app.command()(admit_admin)
 
 
 def _existing(home: Path) -> CoordinatorHome:

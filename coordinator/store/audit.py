@@ -37,6 +37,7 @@ class Act(StrEnum):
 
     MEMBER_REGISTERED = "member_registered"
     MEMBER_JOINED = "member_joined"
+    ADMIN_ADMITTED = "admin_admitted"
     CERTIFICATE_RENEWED = "certificate_renewed"
     SILO_SUSPENDED = "silo_suspended"
     SILO_RESUMED = "silo_resumed"

@@ -127,6 +127,26 @@ class MemberStore:
             fingerprint = certificate.fingerprint
             record(tx, now, "init", Act.MEMBER_JOINED, subject, certificate=fingerprint)
 
+    def readmit_admin(
+        self, name: str, key_hash: str, certificate: IssuedCertificate, now: datetime, by: str
+    ) -> None:
+        """Lets an admin in by a certificate made beside the database, whoever it was before.
+
+        All that it held, certificates and an open token, is void.
+        """
+        role = Role.ADMIN
+        with self._engine.begin() as tx:
+            if not insert_new(tx, admins, name=name, status=MemberStatus.ACTIVE, registered_at=now):
+                # Locks the admin before anything of it is changed.
+                _status(tx, role, name)
+                _set_status(tx, role, name, MemberStatus.ACTIVE)
+            tx.execute(delete(tokens).where((tokens.c.role == role) & (tokens.c.name == name)))
+            withdraw_all(tx, role, name)
+            insert_certificate(tx, role, name, key_hash, certificate)
+            subject = f"{role}/{name}"
+            fingerprint = certificate.fingerprint
+            record(tx, now, by, Act.ADMIN_ADMITTED, subject, certificate=fingerprint)
+
     def renew(self, role: Role, name: str, key_hash: str, now: datetime, issue: Issue) -> str:
         """A certificate for a new key of a member in good standing; idempotent by key."""
         with self._engine.begin() as tx:

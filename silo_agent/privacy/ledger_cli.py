@@ -92,7 +92,7 @@ def write_off(
 ) -> None:
     """After a loss of the ledger: charge what it lacks, as an assumption of yours that stays on record."""
     from silo_agent.privacy.budget import shown
-    from silo_agent.trainer.account import person
+    from wire.account import person
 
     if math.isnan(epsilon) or epsilon < 0:
         raise ConfigurationError(f"--epsilon {epsilon:g} is no privacy loss.", "Give 0 or more.")

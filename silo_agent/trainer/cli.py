@@ -113,10 +113,10 @@ def approve(
     note: Annotated[str, typer.Option(help="Kept with the act: why, or on whose behalf.")] = "",
 ) -> None:
     """Accept exactly this definition of a task: train for it and vote in it."""
-    from silo_agent.trainer.account import person
     from silo_agent.trainer.approval import Standing, act_on
     from silo_agent.trainer.approval_record import Act, ApprovalRecord
     from silo_agent.trainer.approval_view import find, print_definition, seen
+    from wire.account import person
 
     folder = SiloHome(home)
     chosen = find(seen(folder), task)
@@ -155,7 +155,11 @@ def export_model(
     try:
         shutil.copyfile(path, out)
     except OSError as error:
-        raise ConfigurationError(f"{out} cannot be written: {error.strerror}.") from None
+        # shutil's own refusals of pipes and of the file itself carry no reason.
+        why = error.strerror or "it is a pipe or the kept model itself"
+        raise ConfigurationError(
+            f"{out} cannot be written: {why}.", "Name a file with --out."
+        ) from None
     console.print(f"Model of [bold]{task}[/] written to {out}; it holds private knowledge.")
 
 

@@ -42,10 +42,11 @@ from wire.errors import (
     TASK_INVALID,
     TRAINER_UNREACHABLE,
     TRAINING_FAILED,
+    ConfigurationError,
     ConsiliumError,
     Refusal,
 )
-from wire.files import digest_of, discard_unfinished
+from wire.files import digest_of, discard_unfinished, held_for_life
 from wire.health import Health
 from wire.privacy.randomness import SecureBits
 from wire.public_file import ExtractorFolder, PublicFolder, PublicSetFolder
@@ -53,6 +54,9 @@ from wire.schema import SetSchema
 from wire.task import TaskDefinition
 
 log = structlog.get_logger()
+
+_LOCK_SECONDS = 5.0
+_LOCK_PAUSE_SECONDS = 0.1
 
 Request = TypeVar("Request")
 Response = TypeVar("Response")
@@ -248,12 +252,14 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
 
 
 async def serve(home: SiloHome, isolation: Isolation, drain: float = DRAIN_SECONDS) -> None:
-    """Serves on the home's socket until SIGTERM or SIGINT.
+    """Serves on the home's socket until SIGTERM or SIGINT; ConfigurationError if another trainer does.
 
     A training under way is finished if it takes no more than `drain` seconds. Otherwise the process ends
     without it, and the round is trained again after a restart.
     """
     settings = read_settings(home.settings_file)
+    # From here on folder, ledger and socket are this trainer's alone.
+    await _be_the_only_one(home)
     discard_unfinished(home.tasks)
     home.exchange.mkdir(parents=True, exist_ok=True)
     home.socket.unlink(missing_ok=True)
@@ -286,6 +292,20 @@ async def serve(home: SiloHome, isolation: Isolation, drain: float = DRAIN_SECON
     log.info("trainer_stopping", drain_seconds=drain)
     await asyncio.gather(server.stop(drain), servicer.close())
     home.socket.unlink(missing_ok=True)
+
+
+async def _be_the_only_one(home: SiloHome) -> None:
+    """Waits a moment for a trainer that was just killed: the kernel frees its memory before its lock."""
+    tries = round(_LOCK_SECONDS / _LOCK_PAUSE_SECONDS)
+    for _ in range(tries):
+        if held_for_life(home.trainer_lock):
+            return
+        await asyncio.sleep(_LOCK_PAUSE_SECONDS)
+    raise ConfigurationError(
+        f"Another trainer is already running with {home.root}.",
+        "Stop it first, or give this one its own --home. Beside a trainer that runs alone start the agent with "
+        "`consilium agent relay`.",
+    )
 
 
 def _verified(folder: PublicFolder, digest: str) -> Path:

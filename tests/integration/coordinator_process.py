@@ -5,15 +5,18 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from wire.identity import IdentityFiles, Role
 
 PATIENCE_SECONDS = 120
 SECRETS = ("pass@word", "pass%40word", "guess")
@@ -67,16 +70,17 @@ def environment(proxy: str = "") -> dict[str, str]:
 
 @dataclass(frozen=True)
 class RunningCoordinator:
-    """A coordinator process and its folder."""
+    """A coordinator process, its folder, and its admin's folder, which is elsewhere."""
 
     home: Path
+    desk: Path
     host: str
     port: int
     enrolment_port: int
 
     def run(self, *arguments: object) -> Told:
         """An admin's command."""
-        return consilium(*arguments, "--home", self.home)
+        return consilium(*arguments, "--home", self.desk)
 
     def register(self, name: str) -> str:
         """A join token."""
@@ -93,16 +97,19 @@ def free_ports(count: int) -> list[int]:
 
 
 @contextlib.contextmanager
-def running_coordinator(folder: Path, host: str = "localhost") -> Iterator[RunningCoordinator]:
+def running_coordinator(
+    folder: Path, host: str = "localhost", listen: str = "127.0.0.1"
+) -> Iterator[RunningCoordinator]:
     """A coordinator that silos know as `host`; its admin dials localhost in any case."""
-    home = folder / "coordinator"
+    home, desk = folder / "coordinator", folder / "desk"
     port, enrolment_port, metrics_port = free_ports(3)
-    coordinator = RunningCoordinator(home, host, port, enrolment_port)
+    coordinator = RunningCoordinator(home, desk, host, port, enrolment_port)
     ports = ("--port", port, "--enrolment-port", enrolment_port, "--metrics-port", metrics_port)
     hosts = ("--host", host, "--host", "localhost")
-    coordinator.run("coordinator", "init", "--listen", "127.0.0.1", *hosts, *ports)
-    connection = home / "admin" / "connection.json"
-    connection.write_text(connection.read_text().replace(f"{host}:", "localhost:"))
+    consilium("coordinator", "init", "--home", home, "--listen", listen, *hosts, *ports)
+    shutil.copytree(home / "admin", desk / "admin")
+    admin = IdentityFiles.load(desk / "admin", Role.ADMIN)
+    replace(admin, coordinator_address=f"localhost:{port}").store()
     with background("coordinator", "serve", "--home", home, log=folder / "coordinator.log"):
         await_port(port)
         await_port(enrolment_port)

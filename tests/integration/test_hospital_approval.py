@@ -26,9 +26,9 @@ from coordinator.public_sets import convert
 from silo_agent.audit import movements
 from silo_agent.home import SiloHome
 from silo_agent.traffic import Direction, Kind
-from silo_agent.trainer.account import person
 from silo_agent.trainer.approval_view import seen
 from silo_agent.trainer_link import TrainerLink
+from wire.account import person
 from wire.consilium.v1 import admin_pb2, registry_pb2, task_pb2, trainer_pb2
 from wire.errors import (
     APPROVAL_NEEDED,

@@ -17,6 +17,8 @@ import grpc.aio
 import pytest
 from loopback import DAY, Consortium, Heart, beat
 
+from coordinator.settings import CoordinatorSettings
+from wire.address import split_address
 from wire.channels import (
     IDEMPOTENT_METHODS,
     RetryPolicy,
@@ -31,7 +33,6 @@ from wire.consilium.v1 import (
     rounds_pb2,
     rounds_pb2_grpc,
 )
-from wire.dialling import split_address
 from wire.errors import (
     CERTIFICATE_EXPIRED,
     CERTIFICATE_NOT_YET_VALID,
@@ -311,6 +312,12 @@ class TestWhatIsWrongThere:
     def test_addresses_come_apart(self) -> None:
         assert split_address("c.example.org:7443") == ("c.example.org", 7443)
         assert split_address("[::1]:7443") == ("::1", 7443)
+
+    @pytest.mark.parametrize("host", ["c.example.org", "192.0.2.7", "2001:db8::10"])
+    def test_what_coordinator_yaml_makes_of_a_host_is_an_address(self, host: str) -> None:
+        settings = CoordinatorSettings(consortium="rhine", hosts=(host,))
+        assert split_address(settings.address) == (host, 7443)
+        assert split_address(settings.enrolment_address) == (host, 7444)
 
 
 class TestRetries:

@@ -69,6 +69,23 @@ class MemberContract:
             ("north", MemberStatus.ACTIVE)
         ]
 
+    def test_an_admin_is_readmitted_whatever_it_was_and_what_it_held_is_void(
+        self, store: Store
+    ) -> None:
+        press = Press()
+        join(store, "chief", "lost", "gone", role=Role.ADMIN)
+        invite(store, "asked", role=Role.ADMIN)
+        store.members.revoke(Role.ADMIN, "gone", NOW, ADMIN)
+        old = renew(store, "lost", "next", press, Role.ADMIN)
+        for name in ("lost", "gone", "asked", "new"):
+            fresh = press.issue(Role.ADMIN, name)
+            store.members.readmit_admin(name, f"key of {name}", fresh, LATER, "host/root")
+            admit(store, name, fresh.fingerprint, Role.ADMIN)
+            assert acts(store)[-1] == f"admin_admitted admin/{name} by host/root"
+        refused(errors.CERTIFICATE_SUPERSEDED, lambda: admit(store, "lost", old, Role.ADMIN))
+        refused(errors.TOKEN_UNKNOWN, lambda: redeem(store, "asked"))
+        assert {admin.status for admin in store.members.admins()} == {MemberStatus.ACTIVE}
+
     def test_a_name_is_registered_once(self, store: Store) -> None:
         invite(store, "north")
         refused(errors.SILO_EXISTS, lambda: invite(store, "north", 2), "north", "invited")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,16 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 from sklearn.tree import DecisionTreeClassifier
+from typer.testing import CliRunner
 
 from coordinator.public_sets import convert
+from silo_agent.home import SiloHome
+from silo_agent.trainer.cli import private
 from silo_agent.trainer.features import Encoder
 from silo_agent.trainer.home_model import HomeModel
+from silo_agent.trainer.task_folder import TaskFolder
 from wire.errors import ConfigurationError
+from wire.task import TaskDefinition
 
 PUBLIC = pd.DataFrame({"age": [20, 30, 70, 90], "sex": ["w", "m", "m", "w"]})
 OLD = ("no", "no", "yes", "yes")
@@ -90,3 +96,21 @@ def test_an_array_model_takes_arrays_of_the_public_shape(tmp_path: Path) -> None
         made.predict(public[:, :3])
     with pytest.raises(ConfigurationError, match="elements are float64"):
         made.predict(public.astype(float))
+
+
+@pytest.mark.parametrize("place", ["a pipe", "the kept model", "a folder"])
+def test_an_export_to_what_cannot_be_written_says_why(tmp_path: Path, place: str) -> None:
+    task = TaskDefinition(name="trial", public_set="0" * 64, labels=("no", "yes"))
+    kept = TaskFolder(SiloHome(tmp_path).tasks, task.digest)
+    kept.keep_definition(task)
+    kept.keep_model("a model")
+    out = {"a pipe": tmp_path / "pipe", "the kept model": kept.model_path(), "a folder": tmp_path}[
+        place
+    ]
+    os.mkfifo(tmp_path / "pipe")
+    words = ["export-model", "trial", "--out", str(out), "--home", str(tmp_path)]
+    told = CliRunner().invoke(private, words).exception
+    assert isinstance(told, ConfigurationError)
+    reason = "Is a directory" if place == "a folder" else "it is a pipe or the kept model itself"
+    assert told.sentence == f"{out} cannot be written: {reason}."
+    assert kept.model_path() is not None
