@@ -36,8 +36,8 @@ def back_up(home: SiloHome, part: Part, out: IO[bytes]) -> None:
     if not folder.is_dir():
         raise ConfigurationError(f"There is nothing in {folder} yet.")
     with _aside(folder) as aside:
-        # What begins with a dot is a lock or half of a file.
-        left_out = shutil.ignore_patterns(".*", f"{home.ledger.name}*")
+        # What begins with a dot is half of a file.
+        left_out = shutil.ignore_patterns(".*", home.trainer_lock.name, f"{home.ledger.name}*")
         shutil.copytree(folder, aside, ignore=left_out, dirs_exist_ok=True)
         if part is Part.TRAINER and home.ledger.exists():
             _copy_ledger(home.ledger, aside / home.ledger.name)

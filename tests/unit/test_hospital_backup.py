@@ -20,6 +20,7 @@ def home(tmp_path: Path) -> SiloHome:
     (made.tasks / "flu").mkdir(parents=True)
     (made.tasks / "flu" / "ballot").write_bytes(b"\x01")
     (made.trainer / ".half.part").write_bytes(b"half")
+    made.trainer_lock.touch()
     made.approvals.write_text("{}\n")
     made.ledger_witness.parent.mkdir()
     made.ledger_witness.write_text("{}")
