@@ -31,11 +31,14 @@ class Part(StrEnum):
 
 
 def back_up(home: SiloHome, part: Part, out: IO[bytes]) -> None:
-    """Writes a part of the private side. The ledger is copied last, so that it knows every ballot beside it."""
+    """Writes a part of the private side. The ledger is copied last, so that it knows every ballot beside it.
+
+    ConfigurationError if something cannot be read, or was replaced at that very moment.
+    """
     folder = _folder(home, part)
     if not folder.is_dir():
         raise ConfigurationError(f"There is nothing in {folder} yet.")
-    with _aside(folder) as aside:
+    with _telling(f"{folder} cannot be copied"), _aside(folder) as aside:
         # What begins with a dot is half of a file.
         left_out = shutil.ignore_patterns(".*", home.trainer_lock.name, f"{home.ledger.name}*")
         shutil.copytree(folder, aside, ignore=left_out, dirs_exist_ok=True)
@@ -53,11 +56,16 @@ def put_back(home: SiloHome, part: Part, source: IO[bytes]) -> None:
             f"{kept} is there already, and nothing is put over it.",
             f"Move {folder} away first if it is the wrong one.",
         )
-    folder.mkdir(parents=True, exist_ok=True)
+    with _telling(f"{folder} cannot be filled"):
+        folder.mkdir(parents=True, exist_ok=True)
+        _fill(folder, part, source, last=kept.name)
+
+
+def _fill(folder: Path, part: Part, source: IO[bytes], last: str) -> None:
+    """Moves what the stream holds to the folder when it is whole; `last` comes last, and tells that it was."""
     with _aside(folder) as aside:
         unpack(source, aside, part)
-        # The ledger comes last: a copy that was interrupted is not taken for a whole one.
-        for path in sorted(aside.iterdir(), key=lambda path: path.name == kept.name):
+        for path in sorted(aside.iterdir(), key=lambda path: path.name == last):
             if (folder / path.name).exists():
                 raise ConfigurationError(f"{folder / path.name} is there already: empty {folder}.")
             path.rename(folder / path.name)
@@ -65,6 +73,15 @@ def put_back(home: SiloHome, part: Part, source: IO[bytes]) -> None:
 
 def _folder(home: SiloHome, part: Part) -> Path:
     return home.trainer if part is Part.TRAINER else home.ledger_witness.parent
+
+
+@contextmanager
+def _telling(what: str) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, sqlite3.Error) as error:
+        why = getattr(error, "strerror", None) or "a file is damaged, or was replaced meanwhile"
+        raise ConfigurationError(f"{what}: {why}.", "Try again.") from error
 
 
 @contextmanager

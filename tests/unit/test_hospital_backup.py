@@ -106,3 +106,16 @@ def test_a_copy_that_was_cut_off_leaves_nothing(home: SiloHome, tmp_path: Path) 
 def test_where_there_is_nothing_one_is_told(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="nothing in"):
         back_up(SiloHome(tmp_path / "none"), Part.TRAINER, io.BytesIO())
+
+
+def test_a_ledger_that_cannot_be_read_is_told_of(home: SiloHome) -> None:
+    home.ledger.write_bytes(b"no database" * 1000)
+    with pytest.raises(ConfigurationError, match="cannot be copied"):
+        copied(home)
+    assert not list(home.trainer.glob(".backup-*"))
+
+
+def test_a_file_that_is_gone_when_it_is_to_be_copied_is_told_of(home: SiloHome) -> None:
+    (home.tasks / "replaced").symlink_to("nowhere")
+    with pytest.raises(ConfigurationError, match="replaced meanwhile"):
+        copied(home)
