@@ -49,6 +49,11 @@ def unpack(source: IO[bytes], folder: Path, kind: str) -> None:
 def opened(file: Path, mode: str) -> Iterator[IO[bytes]]:
     """A file, or standard input or output; a new file is for its owner only and never replaces another."""
     if file == STREAM:
+        if "w" in mode and sys.stdout.isatty():
+            # A terminal would also change line ends on the way: `docker compose exec` has one unless told --no-TTY.
+            raise ConfigurationError(
+                "A backup is no text for a terminal.", "Send it to a file: … --out - > backup.tar"
+            )
         yield sys.stdout.buffer if "w" in mode else sys.stdin.buffer
         return
     try:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from wire.archive import opened, pack, unpack
+from wire.archive import STREAM, opened, pack, unpack
 from wire.errors import ConfigurationError
 
 
@@ -113,4 +113,10 @@ def test_a_file_is_never_replaced(tmp_path: Path) -> None:
         pass
     assert file.read_bytes() == b"first"
     with pytest.raises(ConfigurationError, match="No such file"), opened(tmp_path / "none", "r"):
+        pass
+
+
+def test_a_terminal_is_no_place_for_a_backup(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    with pytest.raises(ConfigurationError, match="terminal"), opened(STREAM, "w"):
         pass
