@@ -56,7 +56,7 @@ def test_a_server_that_goes_away_in_a_transaction_undoes_it(own_postgres: Postgr
     waiting = Thread(target=register)
     waiting.start()
     own_postgres.until_waiting(url, 1)
-    own_postgres.stop()
+    own_postgres.crash()
     waiting.join()
     other.close()
     assert [getattr(outcome, "code", outcome) for outcome in outcomes] == [STORE_UNAVAILABLE.code]
