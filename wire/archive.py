@@ -47,7 +47,10 @@ def unpack(source: IO[bytes], folder: Path, kind: str) -> None:
 
 @contextmanager
 def opened(file: Path, mode: str) -> Iterator[IO[bytes]]:
-    """A file, or standard input or output; a new file is for its owner only and never replaces another."""
+    """A file, or standard input or output.
+
+    A new file is for its owner only, never replaces another, and goes again if it does not get whole.
+    """
     if file == STREAM:
         if "w" in mode and sys.stdout.isatty():
             # A terminal would also change line ends on the way: `docker compose exec` has one unless told --no-TTY.
@@ -59,10 +62,14 @@ def opened(file: Path, mode: str) -> Iterator[IO[bytes]]:
     try:
         if "w" in mode:
             descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(descriptor, "wb") as written:
-                yield written
-                written.flush()
-                os.fsync(descriptor)
+            try:
+                with os.fdopen(descriptor, "wb") as written:
+                    yield written
+                    written.flush()
+                    os.fsync(descriptor)
+            except BaseException:
+                file.unlink()
+                raise
         else:
             with file.open("rb") as read:
                 yield read

@@ -120,3 +120,11 @@ def test_a_terminal_is_no_place_for_a_backup(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     with pytest.raises(ConfigurationError, match="terminal"), opened(STREAM, "w"):
         pass
+
+
+def test_a_file_that_did_not_get_whole_goes_again(tmp_path: Path) -> None:
+    file = tmp_path / "backup.tar"
+    with pytest.raises(KeyboardInterrupt), opened(file, "w") as written:
+        written.write(b"half")
+        raise KeyboardInterrupt
+    assert not file.exists()
