@@ -124,7 +124,12 @@ def test_a_terminal_is_no_place_for_a_backup(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_file_that_did_not_get_whole_goes_again(tmp_path: Path) -> None:
     file = tmp_path / "backup.tar"
-    with pytest.raises(KeyboardInterrupt), opened(file, "w") as written:
-        written.write(b"half")
-        raise KeyboardInterrupt
+
+    def interrupted() -> None:
+        with opened(file, "w") as written:
+            written.write(b"half")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
     assert not file.exists()
