@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -19,7 +21,7 @@ import yaml
 from coordinator.rotation import Authorities
 from coordinator.settings import CoordinatorHome
 from coordinator.store.copying import copy_database, named_in, sqlite_file
-from wire.archive import pack, unpack
+from wire.archive import aside, pack, unpack
 from wire.errors import ConfigurationError
 from wire.files import digest_of, room_for, write_atomically
 
@@ -45,28 +47,25 @@ def back_up(home: CoordinatorHome, out: Path) -> Backup:
     """
     if out.exists():
         raise ConfigurationError(f"{out} is there already.", "Name a new folder for every backup.")
-    aside = out.with_name(f".{out.name}.{os.getpid()}.part")
+    part = out.with_name(f".{out.name}.{os.getpid()}.part")
     try:
         with room_for(out):
-            aside.mkdir(parents=True, mode=0o700)
-            made = _fill(home, CoordinatorHome(aside))
-            aside.rename(out)
+            part.mkdir(parents=True, mode=0o700)
+            made = _fill(home, CoordinatorHome(part))
+            part.rename(out)
     except OSError as error:
         why = error.strerror or "a file could not be copied"
         raise ConfigurationError(f"{out} cannot be written: {why}.") from error
     finally:
-        shutil.rmtree(aside, ignore_errors=True)
+        shutil.rmtree(part, ignore_errors=True)
     return made
 
 
 def stream(home: CoordinatorHome, out: IO[bytes]) -> Backup:
-    """The same as one stream of bytes; what is made for it lies beside the rest and is removed."""
-    aside = home.root / f".backup-{os.getpid()}"
-    try:
-        made = back_up(home, aside)
-        pack(aside, out, _KIND)
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
+    """The same as one stream of bytes."""
+    with _telling(home), aside(home.root) as place:
+        made = back_up(home, place / _KIND)
+        pack(place / _KIND, out, _KIND)
     return made
 
 
@@ -80,21 +79,26 @@ def put_back(home: CoordinatorHome, source: IO[bytes]) -> None:
             f"There is a consortium in {home.root}, and nothing is put over it.",
             "Restore into an empty folder or volume.",
         )
-    aside = CoordinatorHome(home.root / f".restore-{os.getpid()}")
+    with _telling(home):
+        home.root.mkdir(parents=True, exist_ok=True)
+        with aside(home.root) as place:
+            copy = CoordinatorHome(place)
+            unpack(source, place, _KIND)
+            database = place / "coordinator.db"
+            _require_whole(copy, named_in(database) if database.exists() else frozenset())
+            # Settings come last: until then nobody takes it for a consortium.
+            for path in sorted(place.iterdir(), key=lambda path: path == copy.settings_file):
+                path.rename(home.root / path.name)
+
+
+@contextmanager
+def _telling(home: CoordinatorHome) -> Iterator[None]:
     try:
         with room_for(home.root):
-            aside.root.mkdir(parents=True, mode=0o700)
-            unpack(source, aside.root, _KIND)
-            database = aside.root / "coordinator.db"
-            _require_whole(aside, named_in(database) if database.exists() else frozenset())
-            # Settings come last: until then nobody takes it for a consortium.
-            for path in sorted(aside.root.iterdir(), key=lambda path: path == aside.settings_file):
-                path.rename(home.root / path.name)
+            yield
     except OSError as error:
         why = error.strerror or "a file could not be written"
-        raise ConfigurationError(f"{home.root} cannot be filled: {why}.") from error
-    finally:
-        shutil.rmtree(aside.root, ignore_errors=True)
+        raise ConfigurationError(f"{home.root} cannot be written: {why}.") from error
 
 
 def _fill(home: CoordinatorHome, copy: CoordinatorHome) -> Backup:

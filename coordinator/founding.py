@@ -56,7 +56,7 @@ def _made(
     store = Store(folder.database_url(settings))
     try:
         known = store.members.admins()
-        identity = _admin_of(folder) if half_made else None
+        identity = admin_of(folder) if half_made else None
         ours = identity.certificate.fingerprint if identity else ""
         if known and ours not in (one.fingerprint for one in store.holdings.certificates(now)):
             raise ConfigurationError(
@@ -153,8 +153,8 @@ def issued_to(identity: IdentityFiles) -> IssuedCertificate:
     return IssuedCertificate(pem, certificate.fingerprint, certificate.not_after)
 
 
-def _admin_of(folder: CoordinatorHome) -> IdentityFiles | None:
-    """The first admin's identity, if an `init` came so far."""
+def admin_of(folder: CoordinatorHome) -> IdentityFiles | None:
+    """The admin's identity in the folder, if there is one that can be read."""
     try:
         return IdentityFiles.load(folder.admin, Role.ADMIN)
     except ConfigurationError:

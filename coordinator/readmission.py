@@ -9,19 +9,18 @@ from __future__ import annotations
 from datetime import datetime
 
 from coordinator.authority import certificate_key_hash
-from coordinator.founding import issued_to, new_admin
+from coordinator.founding import admin_of, issued_to, new_admin
 from coordinator.rotation import Authorities
 from coordinator.settings import CoordinatorHome
 from coordinator.store import Store
 from coordinator.store.records import MemberStatus
-from wire.errors import ConfigurationError
 from wire.files import locked
-from wire.identity import IdentityFiles, Role
+from wire.identity import IdentityFiles
 
 
 def usual_admin(folder: CoordinatorHome, store: Store) -> str:
     """The admin whose identity lies in the folder, else the one registered first."""
-    held = _held(folder)
+    held = admin_of(folder)
     if held is not None:
         return held.name
     return min(store.members.admins(), key=lambda admin: admin.registered_at).name
@@ -30,7 +29,7 @@ def usual_admin(folder: CoordinatorHome, store: Store) -> str:
 def misgivings(folder: CoordinatorHome, store: Store, name: str, now: datetime) -> list[str]:
     """What a person should know before `name` is admitted; empty if it only lacks a good certificate."""
     found = {admin.name: admin for admin in store.members.admins()}.get(name)
-    held = _held(folder)
+    held = admin_of(folder)
     told = []
     if found is None:
         told.append(f"There is no admin {name} yet.")
@@ -57,10 +56,3 @@ def admit_admin(
         store.members.readmit_admin(name, key_hash, issued_to(identity), now, by)
         identity.store()
     return identity
-
-
-def _held(folder: CoordinatorHome) -> IdentityFiles | None:
-    try:
-        return IdentityFiles.load(folder.admin, Role.ADMIN)
-    except ConfigurationError:
-        return None

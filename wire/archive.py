@@ -6,12 +6,17 @@ import os
 import shutil
 import sys
 import tarfile
+import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import IO
 
 from wire.errors import ConfigurationError
+
+_ASIDE = ".backup-"
+_LEFT_SECONDS = 86400.0
 
 STREAM = Path("-")
 """What a person writes for standard output or input."""
@@ -43,6 +48,16 @@ def unpack(source: IO[bytes], folder: Path, kind: str) -> None:
             f"This is no backup of a {kind}, or it ends too early.", "Give the whole file."
         ) from None
     os.sync()
+
+
+@contextmanager
+def aside(folder: Path) -> Iterator[Path]:
+    """An empty place on the disk of `folder`, gone after the block; what a killed command left of another goes a day later."""
+    for left in folder.glob(f"{_ASIDE}*"):
+        if time.time() - left.stat().st_mtime > _LEFT_SECONDS:
+            shutil.rmtree(left, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix=_ASIDE, dir=folder) as made:
+        yield Path(made)
 
 
 @contextmanager

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
-import tempfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from enum import StrEnum
@@ -15,10 +14,8 @@ from pathlib import Path
 from typing import IO
 
 from silo_agent.home import SiloHome
-from wire.archive import pack, unpack
+from wire.archive import aside, pack, unpack
 from wire.errors import ConfigurationError
-
-_ASIDE = ".backup-"
 
 
 class Part(StrEnum):
@@ -38,13 +35,13 @@ def back_up(home: SiloHome, part: Part, out: IO[bytes]) -> None:
     folder = _folder(home, part)
     if not folder.is_dir():
         raise ConfigurationError(f"There is nothing in {folder} yet.")
-    with _telling(f"{folder} cannot be copied"), _aside(folder) as aside:
+    with _telling(f"{folder} cannot be copied"), aside(folder) as place:
         # What begins with a dot is half of a file.
         left_out = shutil.ignore_patterns(".*", home.trainer_lock.name, f"{home.ledger.name}*")
-        shutil.copytree(folder, aside, ignore=left_out, dirs_exist_ok=True)
+        shutil.copytree(folder, place, ignore=left_out, dirs_exist_ok=True)
         if part is Part.TRAINER and home.ledger.exists():
-            _copy_ledger(home.ledger, aside / home.ledger.name)
-        pack(aside, out, part)
+            _copy_ledger(home.ledger, place / home.ledger.name)
+        pack(place, out, part)
 
 
 def put_back(home: SiloHome, part: Part, source: IO[bytes]) -> None:
@@ -63,9 +60,9 @@ def put_back(home: SiloHome, part: Part, source: IO[bytes]) -> None:
 
 def _fill(folder: Path, part: Part, source: IO[bytes], last: str) -> None:
     """Moves what the stream holds to the folder when it is whole; `last` comes last, and tells that it was."""
-    with _aside(folder) as aside:
-        unpack(source, aside, part)
-        for path in sorted(aside.iterdir(), key=lambda path: path.name == last):
+    with aside(folder) as place:
+        unpack(source, place, part)
+        for path in sorted(place.iterdir(), key=lambda path: path.name == last):
             if (folder / path.name).exists():
                 raise ConfigurationError(f"{folder / path.name} is there already: empty {folder}.")
             path.rename(folder / path.name)
@@ -82,15 +79,6 @@ def _telling(what: str) -> Iterator[None]:
     except (OSError, sqlite3.Error) as error:
         why = getattr(error, "strerror", None) or "a file is damaged, or was replaced meanwhile"
         raise ConfigurationError(f"{what}: {why}.", "Try again.") from error
-
-
-@contextmanager
-def _aside(folder: Path) -> Iterator[Path]:
-    """A folder on the same disk; what a killed command left of another goes first."""
-    for left in folder.glob(f"{_ASIDE}*"):
-        shutil.rmtree(left, ignore_errors=True)
-    with tempfile.TemporaryDirectory(prefix=_ASIDE, dir=folder) as made:
-        yield Path(made)
 
 
 def _copy_ledger(live: Path, copy: Path) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import io
+import os
 import stat
 import tarfile
 from pathlib import Path
 
 import pytest
 
-from wire.archive import STREAM, opened, pack, unpack
+from wire.archive import STREAM, aside, opened, pack, unpack
 from wire.errors import ConfigurationError
 
 
@@ -133,3 +134,16 @@ def test_a_file_that_did_not_get_whole_goes_again(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         interrupted()
     assert not file.exists()
+
+
+def test_what_a_killed_command_left_goes_a_day_later(tmp_path: Path) -> None:
+    old, fresh = tmp_path / ".backup-old", tmp_path / ".backup-fresh"
+    for left in (old, fresh):
+        left.mkdir()
+        (left / "key").touch()
+    os.utime(old, (0, 0))
+    with aside(tmp_path) as place:
+        assert list(place.iterdir()) == []
+        # It may be another command's that still works.
+        assert (old.exists(), fresh.exists()) == (False, True)
+    assert not place.exists()
