@@ -5,11 +5,12 @@ BIN := $(VENV)/bin
 SEED ?= 1
 SILOS ?= 20
 ROUNDS ?= 200
+SHARE ?= 1
 HELM ?= helm
 CONTAINERS ?= docker
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-system charts charts-files images images-gpu images-gpu-test deploy-test lint protos bench soak experiments clean
+.PHONY: help demo unit test test-system charts charts-files images images-gpu images-gpu-test deploy-test lint protos bench soak mutants experiments clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,6 +34,9 @@ $(VENV)/sslyze/.done: $(VENV)/.dev
 	@test -x $(VENV)/sslyze/bin/python || $(BIN)/python -m venv $(VENV)/sslyze
 	$(VENV)/sslyze/bin/pip install --quiet --disable-pip-version-check 'sslyze>=6.3,<7'
 	@touch $@
+
+unit: $(VENV)/.dev ## The fast tier: pure tests without processes, PostgreSQL or torch, under a minute
+	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal --fast --durations 5 tests/unit
 
 # Most of them wait for processes they started, hence two at a time; those of a file stay together.
 test: $(VENV)/.dev $(VENV)/sslyze/.done ## Every test that needs nothing but Python packages
@@ -94,11 +98,14 @@ deploy-test: $(VENV)/charts/.done images ## Build the images; try compose files,
 		POSTGRES_IMAGE='$(or $(POSTGRES_IMAGE),consilium-test-postgres)' PROMETHEUS_IMAGE='$(or $(PROMETHEUS_IMAGE),consilium-test-prometheus)' \
 		KUBERNETES_VALIDATE=$(abspath $(VENV)/charts/bin/python) $(BIN)/python -m pytest -m deploy tests/deploy
 
-lint: $(VENV)/.dev ## ruff, mypy --strict, import contracts, buf lint, fresh stubs
+lint: $(VENV)/.dev ## ruff, mypy --strict, import contracts, dead and complicated code, buf lint, fresh stubs
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/vulture wire coordinator silo_agent experiments --exclude wire/consilium --min-confidence 80
+	@complex="$$($(BIN)/radon cc --min C --show-complexity wire coordinator silo_agent experiments docker --exclude 'wire/consilium/*')"; \
+		test -z "$$complex" || { echo "Above complexity 10:"; echo "$$complex"; exit 1; }
 	$(BIN)/buf lint protos
 	$(BIN)/python protos/generate.py --check
 
@@ -111,6 +118,14 @@ bench: $(VENV)/.dev ## Tally, ballot sizes, round overhead, memory: ratios measu
 soak: $(VENV)/.demo ## Kill, cut off and slow down a federation for 200 rounds, five minutes (SILOS, ROUNDS, SEED)
 	$(BIN)/python -m experiments.soak --silos $(SILOS) --rounds $(ROUNDS) --seed $(SEED)
 
+# Not for `dev`: nothing else needs it, and it brings an HTTP library along.
+$(VENV)/.mutants: $(VENV)/.dev
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[mutants]'
+	@touch $@
+
+mutants: $(VENV)/.mutants ## Change one thing at a time and see whether a test fails; hours (AREAS, SHARE=1)
+	nice -n 15 $(BIN)/python tests/mutants.py mutants-report.jsonl $(AREAS) --share $(SHARE)
+
 experiments: $(VENV)/.dev ## Privacy against utility, attacks, and with DATA=DIR the papers' tables; hours
 	$(BIN)/consilium experiment privacy-utility --dataset digits --alpha 0.5
 	$(BIN)/consilium experiment privacy-utility --dataset breast-cancer
@@ -120,5 +135,5 @@ experiments: $(VENV)/.dev ## Privacy against utility, attacks, and with DATA=DIR
 	$(if $(DATA),$(BIN)/consilium experiment results)
 
 clean: ## Remove the environment and everything built
-	rm -rf $(VENV) build dist *.egg-info demo-report soak-report experiment-report .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) build dist *.egg-info demo-report soak-report experiment-report mutants-report.jsonl .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -9,7 +9,7 @@ from __future__ import annotations
 import typer
 
 from coordinator.home_option import Home
-from wire.health import ask, socket_of
+from wire.runtime.health import health_socket, query_health
 
 WHO = "coordinator"
 
@@ -19,7 +19,7 @@ app = typer.Typer()
 @app.command()
 def probe(home: Home) -> None:
     """Say in one sentence whether the coordinator of this machine or container serves; status 1 if not."""
-    serves = ask(socket_of(home, WHO))
+    serves = query_health(health_socket(home, WHO))
     if serves:
         typer.echo("The coordinator serves.")
         return

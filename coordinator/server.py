@@ -1,4 +1,4 @@
-"""Puts the coordinator together and serves it: two gRPC ports, one metrics page, one conductor."""
+"""Builds the coordinator from its settings and serves it: two gRPC ports, a metrics page, the round scheduler."""
 
 from __future__ import annotations
 
@@ -16,29 +16,35 @@ import structlog
 from grpc_health.v1 import health, health_pb2_grpc
 from prometheus_client import CollectorRegistry, start_http_server
 
-from coordinator.board import Board
-from coordinator.caretaker import Caretaker, ensure_leaf
-from coordinator.conductor import Conductor
-from coordinator.credentials import Credentials
-from coordinator.desk import Desk
-from coordinator.founding import founded_store
-from coordinator.gate import ENROLMENT_TABLE, SERVICE_TABLE, Admitted, Gate
-from coordinator.metrics import Metrics
-from coordinator.metrics_page import StoreCollector, glance
-from coordinator.news import News
+from coordinator.api.admin import AdminServicer
+from coordinator.api.enrolment import EnrolmentServicer
+from coordinator.api.handshake_log import HandshakeLog, handshakes_are_logged
+from coordinator.api.identity import IdentityServicer
+from coordinator.api.interceptor import (
+    ENROLMENT_TABLE,
+    SERVICE_TABLE,
+    AdmissionInterceptor,
+    Admitted,
+)
+from coordinator.api.rate_limit import LOG_LINES, Buckets, CallLimiter
+from coordinator.api.registry import RegistryServicer
+from coordinator.api.rounds import RoundsServicer
+from coordinator.api.translation import task_message
+from coordinator.context import ServiceContext
+from coordinator.metrics.handshakes import HandshakeRefusal
+from coordinator.metrics.instruments import Metrics
+from coordinator.metrics.store import StoreCollector, read_snapshot
+from coordinator.pki.certificate_keeper import ServerCertificateKeeper, ensure_leaf
+from coordinator.pki.credentials import Credentials
+from coordinator.pki.rotation import Authorities
 from coordinator.probe import WHO
-from coordinator.rate_limit import LOG_LINES, Buckets, Turnstile
-from coordinator.rotation import Authorities
-from coordinator.services.admin import AdminServicer
-from coordinator.services.enrolment import EnrolmentServicer
-from coordinator.services.identity import IdentityServicer
-from coordinator.services.registry import RegistryServicer
-from coordinator.services.rounds import RoundsServicer
+from coordinator.rounds.change_bus import ChangeBus
+from coordinator.rounds.scheduler import RoundScheduler
+from coordinator.rounds.task_cache import TaskCache
 from coordinator.settings import CoordinatorHome, CoordinatorSettings
+from coordinator.setup.init import open_existing_store
 from coordinator.store import Store
-from coordinator.store_thread import StoreThread
-from wire.address import join_address
-from wire.channels import STRANGERS, Patience, server_options
+from coordinator.store.executor import StoreExecutor
 from wire.consilium.v1 import (
     admin_pb2_grpc,
     enrolment_pb2_grpc,
@@ -46,18 +52,19 @@ from wire.consilium.v1 import (
     registry_pb2_grpc,
     rounds_pb2_grpc,
 )
-from wire.ending import DRAIN_SECONDS, stop_asked
 from wire.errors import ConfigurationError
-from wire.grpc_log import HandshakeLog, HandshakeRefusal, handshakes_are_logged
-from wire.health import Health, socket_of, telling
-from wire.identity import Identity
+from wire.identity.identity import Identity
+from wire.net.address import join_address
+from wire.net.channels import OPEN_PORT, ConnectionLimits, server_options
 from wire.public_file import ExtractorFolder, PublicSetFolder
+from wire.runtime.health import Health, health_socket, serve_health
+from wire.runtime.shutdown import DRAIN_SECONDS, stop_requested
 
 log = structlog.get_logger()
 
-# Of the time to drain; the rest is for what is in the store's threads.
-_GRACE = 0.8
-_UPLOAD_PATIENCE = timedelta(days=1)
+# Share of the time to drain that calls get; the rest is for rounds being closed and the store's threads.
+_CALLS_SHARE = 0.8
+_ABANDONED_UPLOAD_AGE = timedelta(days=1)
 
 
 async def serve(home: CoordinatorHome, drain: float = DRAIN_SECONDS) -> None:
@@ -67,38 +74,43 @@ async def serve(home: CoordinatorHome, drain: float = DRAIN_SECONDS) -> None:
     metrics = Metrics(registry)
     if not handshakes_are_logged(os.environ):
         log.warning("handshakes_not_counted", hint="GRPC_VERBOSITY hides refused handshakes")
-    desk = build_desk(home, settings, metrics)
-    registry.register(StoreCollector(partial(glance, desk.store), desk.clock, metrics.tasks.show))
+    service = build_context(home, settings, metrics)
+    registry.register(
+        StoreCollector(partial(read_snapshot, service.store), service.clock, metrics.tasks.show)
+    )
     lines = Buckets(LOG_LINES, time.monotonic)
     with HandshakeLog(lambda reason: _count_handshake(metrics, lines, reason)):
         limits = settings.limits
         main = _server(
-            desk, SERVICE_TABLE, Turnstile.for_members(limits, time.monotonic), Patience()
+            service,
+            SERVICE_TABLE,
+            CallLimiter.for_members(limits, time.monotonic),
+            ConnectionLimits(),
         )
-        rounds_pb2_grpc.add_RoundsServiceServicer_to_server(RoundsServicer(desk), main)
-        registry_pb2_grpc.add_RegistryServiceServicer_to_server(RegistryServicer(desk), main)
-        admin_pb2_grpc.add_AdminServiceServicer_to_server(AdminServicer(desk), main)
-        identity_pb2_grpc.add_IdentityServiceServicer_to_server(IdentityServicer(desk), main)
+        rounds_pb2_grpc.add_RoundsServiceServicer_to_server(RoundsServicer(service), main)
+        registry_pb2_grpc.add_RegistryServiceServicer_to_server(RegistryServicer(service), main)
+        admin_pb2_grpc.add_AdminServiceServicer_to_server(AdminServicer(service), main)
+        identity_pb2_grpc.add_IdentityServiceServicer_to_server(IdentityServicer(service), main)
         enrolment = _server(
-            desk, ENROLMENT_TABLE, Turnstile.for_strangers(limits, time.monotonic), STRANGERS
+            service, ENROLMENT_TABLE, CallLimiter.for_enrolment(limits, time.monotonic), OPEN_PORT
         )
         enrolment_pb2_grpc.add_EnrolmentServiceServicer_to_server(
-            EnrolmentServicer(desk), enrolment
+            EnrolmentServicer(service), enrolment
         )
-        _listen(main, settings.listen, settings.port, desk.credentials.for_port(mutual=True))
+        _listen(main, settings.listen, settings.port, service.credentials.for_port(mutual=True))
         _listen(
             enrolment,
             settings.listen,
             settings.enrolment_port,
-            desk.credentials.for_port(mutual=False),
+            service.credentials.for_port(mutual=False),
         )
         pages = _metrics_page(settings, registry)
         await main.start()
         await enrolment.start()
         background = [
-            asyncio.create_task(desk.news.run()),
-            asyncio.create_task(desk.conductor.run()),
-            asyncio.create_task(_caretaker(home, desk).run()),
+            asyncio.create_task(service.change_bus.run()),
+            asyncio.create_task(service.scheduler.run()),
+            asyncio.create_task(_certificate_keeper(home, service).run()),
         ]
         log.info(
             "coordinator_ready",
@@ -106,61 +118,65 @@ async def serve(home: CoordinatorHome, drain: float = DRAIN_SECONDS) -> None:
             address=settings.address,
             enrolment=settings.enrolment_address,
             metrics=join_address(settings.metrics_listen, settings.metrics_port),
-            authority=desk.authority.fingerprint,
+            authority=service.authority.fingerprint,
         )
         stopping = asyncio.Event()
-        async with telling(socket_of(home.root, WHO), Health({"": lambda: not stopping.is_set()})):
-            await stop_asked(drain)
+        async with serve_health(
+            health_socket(home.root, WHO), Health({"": lambda: not stopping.is_set()})
+        ):
+            await stop_requested(drain)
             stopping.set()
             log.info("coordinator_stopping", drain_seconds=drain)
-            await _close_doors(desk, main, enrolment, grace=drain * _GRACE)
+            await _stop_serving(service, main, enrolment, grace=drain * _CALLS_SHARE)
         for work in background:
             work.cancel()
         await asyncio.gather(*background, return_exceptions=True)
         pages.shutdown()
-        desk.in_store.close()
-        desk.store.close()
+        service.in_store.close()
+        service.store.close()
 
 
-def build_desk(home: CoordinatorHome, settings: CoordinatorSettings, metrics: Metrics) -> Desk:
-    """Opens authority, store and folders."""
+def build_context(
+    home: CoordinatorHome, settings: CoordinatorSettings, metrics: Metrics
+) -> ServiceContext:
+    """Opens authority, store and folders, and builds the parts that servicers share."""
     clock = utc_now
     ensure_leaf(home, settings, Authorities.load(home.authority), clock())
     credentials = Credentials(home)
-    store = founded_store(home, settings)
+    store = open_existing_store(home, settings)
     signer = credentials.signer
     store.signers.keep(signer.fingerprint, signer.certificate_pem.decode())
     folder, extractors = PublicSetFolder(home.public_sets), ExtractorFolder(home.extractors)
     for uploads in (folder, extractors):
         # Another replica may be receiving a file into the same folder.
-        uploads.discard_unfinished(clock() - _UPLOAD_PATIENCE if store.shared else None)
+        uploads.discard_unfinished(clock() - _ABANDONED_UPLOAD_AGE if store.shared else None)
     _check_content(store, folder, extractors)
-    in_store = StoreThread(shared=store.shared, metrics=metrics.store)
-    news = News(store, in_store)
-    return Desk(
+    in_store = StoreExecutor(shared=store.shared, observer=metrics.store)
+    change_bus = ChangeBus(store, in_store)
+    return ServiceContext(
         settings=settings,
         credentials=credentials,
         store=store,
         in_store=in_store,
         folder=folder,
         extractors=extractors,
-        news=news,
-        conductor=Conductor(store, in_store, news, clock, metrics),
-        board=Board(store, in_store, news.tasks),
+        change_bus=change_bus,
+        scheduler=RoundScheduler(store, in_store, change_bus, clock, metrics),
+        task_cache=TaskCache(store, in_store, change_bus.tasks, task_message),
         metrics=metrics,
         clock=clock,
     )
 
 
 def _check_content(store: Store, folder: PublicSetFolder, extractors: ExtractorFolder) -> None:
-    """Says which public files this replica cannot hand out; silos that ask get CONTENT_MISSING."""
-    for held in store.public_sets.all():
-        if not folder.has(held.digest):
+    """Logs which public files are missing in this replica's folder; silos that ask get CONTENT_MISSING."""
+    for public in store.public_sets.all():
+        if not folder.has(public.digest):
             log.error(
                 "public_set_missing",
-                name=held.name,
-                version=held.version,
-                digest=held.digest,
+                name=public.name,
+                version=public.version,
+                digest=public.digest,
                 hint="Mount the shared folder of public sets, or publish the same file again.",
             )
     for trained in store.extractors.all():
@@ -179,24 +195,31 @@ def utc_now() -> datetime:
 
 
 def _server(
-    desk: Desk, table: Mapping[str, Admitted], turnstile: Turnstile, patience: Patience
+    service: ServiceContext,
+    table: Mapping[str, Admitted],
+    call_limiter: CallLimiter,
+    connection_limits: ConnectionLimits,
 ) -> grpc.aio.Server:
-    limits = desk.settings.limits
+    limits = service.settings.limits
 
     async def admit(identity: Identity, fingerprint: str) -> None:
-        """Asked at every call: whoever is shut out is refused at their very next one."""
-        await desk.in_store(desk.store.members.admit, identity.role, identity.name, fingerprint)
+        """Asked at every call, so that a member is refused from the first call after it was shut out."""
+        await service.in_store(
+            service.store.members.admit, identity.role, identity.name, fingerprint
+        )
 
-    gate = Gate(
+    interceptor = AdmissionInterceptor(
         table,
         admit,
-        desk.metrics.refused,
-        turnstile=turnstile,
+        service.metrics.refused,
+        call_limiter=call_limiter,
         silence=limits.silence,
-        answering=desk.metrics.calls.answering,
+        answering=service.metrics.calls.measure,
     )
-    patience = replace(patience, handshake_seconds=limits.handshake, silence_seconds=limits.silence)
-    server = grpc.aio.server(interceptors=[gate], options=server_options(patience))
+    connection_limits = replace(
+        connection_limits, handshake_seconds=limits.handshake, silence_seconds=limits.silence
+    )
+    server = grpc.aio.server(interceptors=[interceptor], options=server_options(connection_limits))
     servicer = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
     return server
@@ -226,9 +249,15 @@ def _unusable(host: str, port: int) -> ConfigurationError:
     )
 
 
-def _caretaker(home: CoordinatorHome, desk: Desk) -> Caretaker:
-    return Caretaker(
-        home, desk.settings, desk.credentials, desk.store, desk.in_store, desk.metrics, desk.clock
+def _certificate_keeper(home: CoordinatorHome, service: ServiceContext) -> ServerCertificateKeeper:
+    return ServerCertificateKeeper(
+        home,
+        service.settings,
+        service.credentials,
+        service.store,
+        service.in_store,
+        service.metrics,
+        service.clock,
     )
 
 
@@ -238,10 +267,10 @@ def _count_handshake(metrics: Metrics, lines: Buckets, reason: HandshakeRefusal)
         log.warning("tls_handshake_refused", reason=str(reason))
 
 
-async def _close_doors(desk: Desk, *servers: grpc.aio.Server, grace: float) -> None:
-    """Takes no more calls, ends the streams that have no end, waits `grace` seconds for the others."""
-    closing = asyncio.gather(*(server.stop(grace) for server in servers))
-    # The doors first, so that whoever was watching comes back by another one.
+async def _stop_serving(service: ServiceContext, *servers: grpc.aio.Server, grace: float) -> None:
+    """Takes no more calls, ends the watch streams, waits `grace` seconds for the other calls."""
+    stopped = asyncio.gather(*(server.stop(grace) for server in servers))
+    # The ports are closed first, so that whoever was watching reconnects to another replica.
     await asyncio.sleep(0)
-    desk.news.end()
-    await closing
+    service.change_bus.close()
+    await stopped

@@ -8,19 +8,51 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from coordinator.rate_limit import Limits
-from wire.address import join_address
-from wire.configuration import read_yaml
-from wire.naming import Name
-from wire.task import Seconds
+from wire.extractor_file import MAX_BYTES
+from wire.identity.naming import Name
+from wire.net.address import join_address
+from wire.runtime.configuration import read_yaml
+from wire.task.definition import Seconds
 
 Port = Annotated[int, Field(ge=1, le=65535)]
 
 
-class CoordinatorSettings(BaseModel):
-    """What an operator may set; `consilium coordinator init` writes it."""
-
+class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Rate(_Frozen):
+    """A token bucket: `burst` calls at once, then `per_second`."""
+
+    per_second: Annotated[float, Field(gt=0)]
+    burst: Annotated[int, Field(ge=1)]
+
+
+class Limits(_Frozen):
+    """`limits` of coordinator.yaml."""
+
+    calls: Rate = Rate(per_second=100, burst=400)
+    """Calls of one member."""
+    renewals: Rate = Rate(per_second=1, burst=20)
+    """Certificates one member may ask for: each is signed, stored and audited."""
+    enrolment: Rate = Rate(per_second=5, burst=20)
+    """Calls of one address on the enrolment port; everyone behind one proxy is one address."""
+    enrolment_total: Rate = Rate(per_second=50, burst=200)
+    """Calls of all addresses together on the enrolment port."""
+    calls_at_once: Annotated[int, Field(ge=1)] = 32
+    """Calls and streams of one caller under way at once."""
+    watches_at_once: Annotated[int, Field(ge=1)] = 3
+    """Watch streams of one silo; a further one ends its oldest."""
+    silence: Seconds = 60.0
+    """How long an upload may pause, and how often a quiet connection is asked for a sign of life."""
+    handshake: Seconds = 20.0
+    """How long a TLS handshake may take."""
+    extractor_bytes: Annotated[int, Field(ge=1, le=MAX_BYTES)] = 64 << 20
+    """Size of an extractor at most."""
+
+
+class CoordinatorSettings(_Frozen):
+    """What an operator may set; `consilium coordinator init` writes it."""
 
     consortium: Name
     """Trust domain of every identity."""
@@ -81,7 +113,7 @@ class CoordinatorHome:
         """The key and certificate the server shows."""
         return self.root / "server"
 
-    def brought(self, settings: CoordinatorSettings) -> Path | None:
+    def external_certificate_folder(self, settings: CoordinatorSettings) -> Path | None:
         """Where somebody else puts the server's certificate; None if we make it ourselves."""
         folder = settings.server_certificate_folder
         return self.root / folder if folder else None

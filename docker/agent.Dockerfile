@@ -17,8 +17,9 @@ COPY docker/requirements/build.txt ./
 RUN pip install --no-deps --only-binary :all: -r build.txt
 COPY pyproject.toml README.md LICENSE ./
 COPY wire wire
-COPY silo_agent/*.py silo_agent/
-COPY silo_agent/checks silo_agent/checks
+COPY silo_agent/__init__.py silo_agent/
+COPY silo_agent/shared silo_agent/shared
+COPY silo_agent/agent silo_agent/agent
 RUN pip wheel --no-deps --no-build-isolation --wheel-dir wheels . \
     && pip --python /opt/consilium/bin/python install --no-compile --no-deps --no-index --no-warn-script-location --root /code wheels/*.whl \
     && python3 finish.py /code/opt/consilium

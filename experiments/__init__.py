@@ -1,1 +1,1 @@
-"""The papers' tables, the demo and the benchmarks; imports every room, imported by none."""
+"""The papers' tables, the demo and the benchmarks; may import every package, and no service imports it."""

@@ -15,21 +15,18 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 
-from coordinator.consensus.electing import Outcome, elect
-from experiments.data import Sizes, deal, load, require
-from experiments.federation import Course, Hospital, hold, task
+from experiments.data import Sizes, load, require_files, split_dataset
+from experiments.federation import define_task, make_silos, run_federation
 from experiments.harness import Failure, Table, run
+from experiments.scores import share_right
 from experiments.tables import markdown, mean_and_error
-from silo_agent.models.catalogue import LearnerSpec
-from silo_agent.models.extractors.pretraining import train
-from silo_agent.models.protocol import Labels
-from silo_agent.privacy.settings import CertaintySettings, PrivacySettings
+from silo_agent.trainer.models.catalogue import LearnerSpec
+from silo_agent.trainer.pretraining.pretraining import train
+from silo_agent.trainer.privacy.settings import CertaintySettings, PrivacySettings
 from silo_agent.trainer.settings import TrainingSettings
-from wire.ballot import ABSTAIN
-from wire.consensus_policy import ConsensusPolicy, RuleName
 from wire.extractor_file import ExtractorKind
-from wire.files import write_atomically
-from wire.privacy.declaration import Declaration
+from wire.runtime.files import write_atomically
+from wire.task.consensus_policy import ConsensusPolicy, RuleName
 
 SILOS = tuple(f"silo-{index}" for index in range(10))
 EPSILONS = (0.1, 1.0, 10.0, 1e6)
@@ -37,6 +34,8 @@ EPSILONS = (0.1, 1.0, 10.0, 1e6)
 _PUBLIC = {"digits": 600, "mnist": 5000, "fashion-mnist": 5000}
 _PRIVATE = {"digits": (94,), "mnist": (94, 300, 1000, 3000), "fashion-mnist": (94, 300, 1000, 3000)}
 """Rows per silo, on average."""
+MAJORITY = ConsensusPolicy(rule=RuleName.MAJORITY)
+"""Every vote counts alike."""
 _FIRST_SEED = 100
 """Splits 0 to 3 of FashionMNIST were seen when the scale of scores was chosen."""
 
@@ -72,7 +71,7 @@ def report(
     """
     names = ("digits",) if quick or data is None else tuple(_PUBLIC)
     for name in names:
-        require(name, data)
+        require_files(name, data)
     table = Table(out / "certainty.csv", Cell, Result)
     wanted = cells(names, 1 if quick else seeds)
     failures = run(table, wanted, partial(measure, folder=data), console, title="splits")
@@ -97,49 +96,34 @@ def cells(names: Sequence[str], seeds: int) -> list[Cell]:
 def measure(cell: Cell, folder: Path | None) -> Result:
     """One federation per ε, all on the same split."""
     sizes = Sizes(len(SILOS), cell.rows, _PUBLIC[cell.dataset], 100, cell.alpha)
-    dealt = deal(load(cell.dataset, folder), sizes, cell.seed)
-    definition = task(
-        dealt.public,
-        dealt.classes,
+    rows = split_dataset(load(cell.dataset, folder), sizes, cell.seed)
+    definition = define_task(
+        rows.public,
+        rows.classes,
         SILOS,
         method="fedaux",
         extractor="00" * 32,
         rounds={"max_rounds": 1},
     )
-    extractor = train(dealt.public, ExtractorKind.PCA, public_set=definition.public_set)
-    plain, certain = 0.0, []
+    extractor = train(rows.public, ExtractorKind.PCA, public_set=definition.public_set)
+    uniform, weighted = 0.0, []
     for epsilon in EPSILONS:
-        settings = [
-            TrainingSettings(
-                model=LearnerSpec(name="logistic_regression"),
-                features="extractor",
-                seed=cell.seed * len(SILOS) + index,
-                privacy=PrivacySettings(certainty=CertaintySettings(epsilon=epsilon)),
-            )
-            for index in range(len(SILOS))
-        ]
-        hospitals = {
-            name: Hospital(rows, own)
-            for name, rows, own in zip(SILOS, dealt.private, settings, strict=True)
-        }
-        course = hold(definition, hospitals, dealt.public, extractor=extractor, home=False)
-        certain.append(_right(course.outcomes[0], dealt.hidden))
-        plain = _right(_alike(course), dealt.hidden)
-    return Result(plain, *certain)
+        silos = make_silos(SILOS, rows.private, partial(_settings, cell, epsilon))
+        result = run_federation(
+            definition, silos, rows.public, extractor=extractor, home_models=False
+        )
+        weighted.append(share_right(result.labels(), rows.public_labels))
+        uniform = share_right(result.recounted(MAJORITY), rows.public_labels)
+    return Result(uniform, *weighted)
 
 
-def _alike(course: Course) -> Outcome:
-    """The same ballots where every vote counts alike."""
-    policy = ConsensusPolicy(rule=RuleName.MAJORITY)
-    definition = course.definition.model_copy(update={"consensus": policy})
-    cast = course.ballots[0]
-    return elect(definition, 1, dict.fromkeys(cast, Declaration()), list(cast.items()))
-
-
-def _right(outcome: Outcome, hidden: Labels) -> float:
-    labels = outcome.labels()
-    said = labels != ABSTAIN
-    return float(np.mean(labels[said] == hidden[said]))
+def _settings(cell: Cell, epsilon: float, index: int) -> TrainingSettings:
+    return TrainingSettings(
+        model=LearnerSpec(name="logistic_regression"),
+        features="extractor",
+        seed=cell.seed * len(SILOS) + index,
+        privacy=PrivacySettings(certainty=CertaintySettings(epsilon=epsilon)),
+    )
 
 
 def page(results: dict[Cell, Result]) -> str:

@@ -7,13 +7,16 @@ from collections.abc import Callable, Sequence
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from experiments.papers import EXPERIMENTS, find
 from wire.errors import ConfigurationError
-from wire.terminal import console
+from wire.runtime.terminal import console
+
+if TYPE_CHECKING:
+    from experiments.data import Sizes
 
 experiment = typer.Typer(
     help="Measure what the documents claim: tables, plots and the command that made them.",
@@ -45,11 +48,6 @@ Epsilons = Annotated[str, typer.Option(help="Whole-run budgets, with commas betw
 Delta = Annotated[float, typer.Option(help="δ of every ε.")]
 
 
-@experiment.callback()
-def _group() -> None:
-    """Keeps the commands' names even while there is a single one."""
-
-
 @experiment.command("privacy-utility")
 def privacy_utility(
     dataset: Dataset = "digits",
@@ -58,7 +56,7 @@ def privacy_utility(
     public_rows: Public = None,
     test_rows: Annotated[int | None, typer.Option(help="Test rows; default by data set.")] = None,
     alpha: Annotated[
-        float | None, typer.Option(help="Dirichlet concentration of labels; none deals evenly.")
+        float | None, typer.Option(help="Dirichlet concentration of labels; none splits evenly.")
     ] = None,
     epsilons: Epsilons = "0.5,1,2,4,8",
     delta: Delta = 1e-5,
@@ -72,12 +70,10 @@ def privacy_utility(
     workers: Workers = None,
 ) -> None:
     """Accuracy at home versus whole-run ε: local-only, noise-free, and each mechanism."""
-    from experiments.data import DEFAULT_SIZES, require
     from experiments.harness import Table
     from experiments.privacy import utility, utility_report
 
-    sizes = _known(DEFAULT_SIZES, dataset)
-    require(dataset, data)
+    sizes = _default_sizes(dataset, data)
     setting = utility.Setting(
         dataset=dataset,
         silos=silos,
@@ -108,7 +104,9 @@ def vulnerability(
     rounds: Annotated[int, typer.Option(help="Messages of the victim.", min=1)] = 3,
     steps: Annotated[int, typer.Option(help="Training steps between two messages.", min=1)] = 100,
     hidden: Annotated[int, typer.Option(help="Width of the hidden layer.", min=1)] = 64,
-    shadows: Annotated[int, typer.Option(help="Federations the attacker plays.", min=8)] = 64,
+    shadows: Annotated[
+        int, typer.Option(help="Federations the attacker runs himself.", min=8)
+    ] = 64,
     victims: Annotated[int, typer.Option(help="Federations attacked.", min=2)] = 32,
     epsilons: Epsilons = "1,8",
     delta: Delta = 1e-5,
@@ -120,13 +118,11 @@ def vulnerability(
     workers: Workers = None,
 ) -> None:
     """Membership inference against what was sent: weights, soft and hard labels, each mechanism."""
-    from experiments.data import DEFAULT_SIZES, require
     from experiments.harness import Table
     from experiments.privacy import vulnerability as attacked
     from experiments.privacy import vulnerability_report
 
-    sizes = _known(DEFAULT_SIZES, dataset)
-    require(dataset, data)
+    sizes = _default_sizes(dataset, data)
     setting = attacked.Setting(
         dataset=dataset,
         silos=silos,
@@ -147,17 +143,17 @@ def vulnerability(
     _run(table, wanted, work, workers, partial(vulnerability_report.write, out=out))
 
 
-def _conduct(
+def _run_paper(
     name: str, data: Path | None, seeds: int, quick: bool, out: Path, workers: int | None
 ) -> int:
-    from experiments.papers.running import conduct
+    from experiments.papers.run import run_experiment
 
-    return conduct(
+    return run_experiment(
         find(name), console, seeds=seeds, quick=quick, folder=data, out=out, workers=workers
     )
 
 
-def _offer(name: str, what: str) -> None:
+def _add_command(name: str, what: str) -> None:
     @experiment.command(name, help=what)
     def _table(
         data: Data = None,
@@ -166,14 +162,14 @@ def _offer(name: str, what: str) -> None:
         out: Out = Path("experiment-report"),
         workers: Workers = None,
     ) -> None:
-        failed = _conduct(name, data, seeds, quick, out, workers)
+        failed = _run_paper(name, data, seeds, quick, out, workers)
         if failed:
             console.print(f"{failed} runs failed; the same command tries them again.")
             raise typer.Exit(1)
 
 
 for _name, _what in EXPERIMENTS.items():
-    _offer(_name, _what)
+    _add_command(_name, _what)
 
 
 @experiment.command("papers")
@@ -185,7 +181,7 @@ def papers(
     workers: Workers = None,
 ) -> None:
     """Every table of the papers, one after the other; hours."""
-    failed = {name: _conduct(name, data, seeds, quick, out, workers) for name in EXPERIMENTS}
+    failed = {name: _run_paper(name, data, seeds, quick, out, workers) for name in EXPERIMENTS}
     if any(failed.values()):
         names = ", ".join(name for name, count in failed.items() if count)
         console.print(f"Runs of {names} failed; the same command tries them again.")
@@ -244,10 +240,10 @@ def extractors(
     quick: Quick = False,
 ) -> None:
     """Whether what the public rows teach pays: few labels on FashionMNIST, few classes per silo on digits."""
-    from experiments.data import require
+    from experiments.data import require_files
     from experiments.extractors import report
 
-    require("fashion-mnist", data)
+    require_files("fashion-mnist", data)
     report(data, seeds, quick)
 
 
@@ -280,12 +276,16 @@ def _run(
         raise typer.Exit(1)
 
 
-def _known(table: dict[str, Any], name: str) -> Any:
-    if name not in table:
+def _default_sizes(dataset: str, data: Path | None) -> Sizes:
+    """How a data set is split if no option says otherwise; ConfigurationError if it is not there."""
+    from experiments.data import DEFAULT_SIZES, require_files
+
+    if dataset not in DEFAULT_SIZES:
         raise ConfigurationError(
-            f"There is no data set {name!r}.", f"Choose one of {', '.join(table)}."
+            f"There is no data set {dataset!r}.", f"Choose one of {', '.join(DEFAULT_SIZES)}."
         )
-    return table[name]
+    require_files(dataset, data)
+    return DEFAULT_SIZES[dataset]
 
 
 def _numbers(text: str) -> tuple[float, ...]:

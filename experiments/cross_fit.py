@@ -7,18 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from rich.console import Console
 
-from experiments.data import Sizes, deal, load
-from experiments.federation import Hospital, hold, task
+from experiments.data import Sizes, load, split_dataset
+from experiments.federation import define_task, make_silos, run_federation
 from experiments.harness import Failure, Table, run
 from experiments.tables import markdown, mean_and_error
-from silo_agent.models.catalogue import LearnerSpec
+from silo_agent.trainer.models.catalogue import LearnerSpec
 from silo_agent.trainer.settings import TrainingSettings
-from wire.files import write_atomically
+from wire.runtime.files import write_atomically
 
 ROUNDS = 4
 SILOS = tuple(f"silo-{index}" for index in range(5))
@@ -31,7 +32,7 @@ class Cell:
 
     dataset: str
     alpha: float | None
-    """Dirichlet concentration of labels over the silos; None deals evenly."""
+    """Dirichlet concentration of labels over the silos; None splits evenly."""
     learner: str
     cross_fit: int
     seed: int
@@ -76,25 +77,22 @@ def measure(cell: Cell) -> Result:
     """One federation, round by round."""
     private, public, test = _SIZES[cell.dataset]
     sizes = Sizes(len(SILOS), private, public, test, cell.alpha)
-    dealt = deal(load(cell.dataset), sizes, cell.seed)
-    definition = task(
-        dealt.public,
-        dealt.classes,
+    rows = split_dataset(load(cell.dataset), sizes, cell.seed)
+    definition = define_task(
+        rows.public,
+        rows.classes,
         SILOS,
         cross_fit=cell.cross_fit,
         rounds={"max_rounds": ROUNDS},
     )
-    hospitals = {
-        name: Hospital(
-            rows,
-            TrainingSettings(
-                model=LearnerSpec(name=cell.learner), seed=cell.seed * len(SILOS) + index
-            ),
-        )
-        for index, (name, rows) in enumerate(zip(SILOS, dealt.private, strict=True))
-    }
-    course = hold(definition, hospitals, dealt.public, home=False)
-    return Result(*(float(np.mean(one.labels() == dealt.hidden)) for one in course.outcomes))
+    silos = make_silos(SILOS, rows.private, partial(_settings, cell))
+    result = run_federation(definition, silos, rows.public, home_models=False)
+    return Result(*(float(np.mean(one.labels() == rows.public_labels)) for one in result.outcomes))
+
+
+def _settings(cell: Cell, index: int) -> TrainingSettings:
+    seed = cell.seed * len(SILOS) + index
+    return TrainingSettings(model=LearnerSpec(name=cell.learner), seed=seed)
 
 
 def page(results: dict[Cell, Result]) -> str:

@@ -14,19 +14,20 @@ from pathlib import Path
 import numpy as np
 import typer
 
-from experiments.data import Deal, Sizes, deal, load
-from experiments.federation import Hospital, hold, task
+from experiments.data import Sizes, Split, load, split_dataset
+from experiments.federation import define_task, make_silos, run_federation
+from experiments.scores import accuracy
 from experiments.tables import markdown
-from silo_agent.models.catalogue import LearnerSpec
-from silo_agent.models.extractors import StoredExtractor
-from silo_agent.models.extractors.contrastive import STEPS
-from silo_agent.models.extractors.pretraining import train
-from silo_agent.models.linear import logistic_regression
-from silo_agent.models.protocol import Features, Labelled, Learner, Problem
-from silo_agent.models.torch_nets import torch_cnn
+from silo_agent.trainer.models.catalogue import LearnerSpec
+from silo_agent.trainer.models.extractors import StoredExtractor
+from silo_agent.trainer.models.extractors.contrastive import STEPS
+from silo_agent.trainer.models.linear import logistic_regression
+from silo_agent.trainer.models.protocol import Features, Labelled, Learner, Problem
+from silo_agent.trainer.models.torch_nets import torch_cnn
+from silo_agent.trainer.pretraining.pretraining import train
 from silo_agent.trainer.settings import TrainingSettings
 from wire.extractor_file import ExtractorKind
-from wire.terminal import errors
+from wire.runtime.terminal import errors
 
 LABELLED = (20, 100, 1000)
 _SET = "0" * 64
@@ -35,31 +36,31 @@ _FIT_STEPS = 300
 
 def probes(folder: Path, seeds: int, steps: int) -> Iterator[tuple[str, list[float]]]:
     """Per way to see an image: accuracy on 4000 test images with 20, 100 and 1000 labelled ones."""
-    dealt = deal(load("fashion-mnist", folder), Sizes(1, 1000 * seeds, 2000, 4000), seed=0)
-    extractors = _extractors(dealt, (28, 28), steps)
+    rows = split_dataset(load("fashion-mnist", folder), Sizes(1, 1000 * seeds, 2000, 4000), seed=0)
+    extractors = _extractors(rows, (28, 28), steps)
     for name, extractor in extractors.items():
         see = partial(_seen, extractor=extractor)
-        yield f"logistic regression on {name}", _scores(dealt, seeds, see, _regression)
+        yield f"logistic regression on {name}", _scores(rows, seeds, see, _regression)
     for start in ("random", "extractor"):
         make = partial(_network, start, extractors["contrastive"])
-        yield f"`torch_cnn`, `start: {start}`", _scores(dealt, seeds, _images, make)
+        yield f"`torch_cnn`, `start: {start}`", _scores(rows, seeds, _images, make)
 
 
 def federations(seeds: int, steps: int) -> Iterator[tuple[str, list[float]]]:
     """Per view: accuracy of the consensus after three rounds and, on average, of the models at home."""
     scores: dict[str, list[tuple[float, float]]] = {}
     for seed in range(seeds):
-        dealt = deal(load("digits"), Sizes(5, 100, 800, 397, alpha=0.1), seed)
-        for name, extractor in _extractors(dealt, (8, 8), steps).items():
-            scores.setdefault(name, []).append(_federation(dealt, seed, extractor))
+        rows = split_dataset(load("digits"), Sizes(5, 100, 800, 397, alpha=0.1), seed)
+        for name, extractor in _extractors(rows, (8, 8), steps).items():
+            scores.setdefault(name, []).append(_federation(rows, seed, extractor))
     for name, pairs in scores.items():
-        yield name, [float(accuracy) for accuracy in np.mean(pairs, axis=0)]
+        yield name, [float(share) for share in np.mean(pairs, axis=0)]
 
 
 def _extractors(
-    dealt: Deal, shape: tuple[int, int], steps: int
+    rows: Split, shape: tuple[int, int], steps: int
 ) -> dict[str, StoredExtractor | None]:
-    pretrained = partial(train, dealt.public.reshape(-1, *shape), public_set=_SET)
+    pretrained = partial(train, rows.public.reshape(-1, *shape), public_set=_SET)
     return {
         "pixels": None,
         "pca": pretrained(ExtractorKind.PCA),
@@ -88,38 +89,34 @@ def _network(start: str, extractor: StoredExtractor | None, problem: Problem) ->
 
 
 def _scores(
-    dealt: Deal,
+    rows: Split,
     seeds: int,
     see: Callable[[Features], Features],
     make: Callable[[Problem], Learner],
 ) -> list[float]:
-    private, test = dealt.private[0], see(dealt.test.features)
+    test = Labelled(see(rows.test.features), rows.test.labels)
 
     def score(seed: int, count: int) -> float:
-        rows = private[np.arange(1000 * seed, 1000 * seed + count)]
-        learner = make(Problem(dealt.classes, test.shape[1:], seed))
-        learner.fit(see(rows.features), rows.labels)
-        return float(np.mean(learner.predict(test) == dealt.test.labels))
+        taught = rows.private[0][np.arange(1000 * seed, 1000 * seed + count)]
+        learner = make(Problem(rows.classes, test.features.shape[1:], seed))
+        learner.fit(see(taught.features), taught.labels)
+        return accuracy(learner, test)
 
     return [float(np.mean([score(seed, count) for seed in range(seeds)])) for count in LABELLED]
 
 
-def _federation(dealt: Deal, seed: int, extractor: StoredExtractor | None) -> tuple[float, float]:
-    public = _seen(dealt.public, extractor)
-    hospitals = {
-        f"hospital-{number}": Hospital(
-            Labelled(_seen(rows.features, extractor), rows.labels),
-            TrainingSettings(
-                model=LearnerSpec(name="logistic_regression"), seed=seed, consensus_share=1
-            ),
-        )
-        for number, rows in enumerate(dealt.private)
-    }
-    definition = task(public, dealt.classes, list(hospitals), rounds={"max_rounds": 3})
-    course = hold(definition, hospitals, public)
-    test = _seen(dealt.test.features, extractor)
-    home = [np.mean(model.predict(test) == dealt.test.labels) for model in course.home.values()]
-    return float(np.mean(course.labels() == dealt.hidden)), float(np.mean(home))
+def _federation(rows: Split, seed: int, extractor: StoredExtractor | None) -> tuple[float, float]:
+    public = _seen(rows.public, extractor)
+    private = [Labelled(_seen(part.features, extractor), part.labels) for part in rows.private]
+    names = [f"hospital-{index}" for index in range(len(private))]
+    learner = LearnerSpec(name="logistic_regression")
+    settings = TrainingSettings(model=learner, seed=seed, consensus_share=1)
+    definition = define_task(public, rows.classes, names, rounds={"max_rounds": 3})
+    silos = make_silos(names, private, lambda _: settings)
+    result = run_federation(definition, silos, public)
+    test = Labelled(_seen(rows.test.features, extractor), rows.test.labels)
+    home = [accuracy(model, test) for model in result.home_models.values()]
+    return float(np.mean(result.labels() == rows.public_labels)), float(np.mean(home))
 
 
 def report(data: Path, seeds: int, quick: bool) -> None:
@@ -129,8 +126,8 @@ def report(data: Path, seeds: int, quick: bool) -> None:
         (["FashionMNIST, labelled rows", *map(str, LABELLED)], probes(data, seeds, steps)),
         (["digits, logistic regression on", "consensus", "at home"], federations(seeds, steps)),
     ):
-        rows: list[list[str]] = []
+        table: list[list[str]] = []
         for name, accuracies in lines:
-            rows.append([name, *(f"{accuracy:.3f}" for accuracy in accuracies)])
-            errors.print(" ".join(rows[-1]))
-        typer.echo(markdown(header, rows))
+            table.append([name, *(f"{share:.3f}" for share in accuracies)])
+            errors.print(" ".join(table[-1]))
+        typer.echo(markdown(header, table))

@@ -1,4 +1,4 @@
-"""Runs the cells of a table, (setting, seed) each, in processes side by side; every result is kept at once.
+"""Runs the cells of a table, (setting, seed) each, in parallel processes; every result is written at once.
 
 A cell and its result are frozen dataclasses of plain values; together they are one line of a CSV file. A cell
 whose line is there already is not run again, so an interrupted table goes on where it stopped.
@@ -10,9 +10,10 @@ import csv
 import ctypes
 import os
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from multiprocessing import get_context
 from pathlib import Path
@@ -107,33 +108,43 @@ def run(
         console.print(f"{len(cells) - len(missing)} of {len(cells)} {title} are in {table.path}.")
     if not missing:
         return []
+    with _processes(min(workers or os.cpu_count() or 1, len(missing))) as pool:
+        running = {pool.submit(work, cell): cell for cell in missing}
+        return list(_collected(table, running, console, title))
+
+
+def _collected(
+    table: Table[CellT, ResultT],
+    running: Mapping[Future[ResultT], CellT],
+    console: Console,
+    title: str,
+) -> Iterator[Failure[CellT]]:
+    """Writes every result when it is there, and yields what failed."""
+    with _progress(console) as bar:
+        shown = bar.add_task(title, total=len(running))
+        for future in as_completed(running):
+            failure = _settle(table, running[future], future)
+            if failure is not None:
+                console.print(f"[red]failed[/] {failure.cell}: {failure.sentence}")
+                yield failure
+            bar.advance(shown)
+
+
+@contextmanager
+def _processes(count: int) -> Iterator[ProcessPoolExecutor]:
+    """Processes of one thread each; left early (Ctrl-C, a full disk), what waits is dropped and nothing is awaited."""
     for variable in _THREADS:
         os.environ[variable] = "1"
-    # Fresh processes: a fork would inherit the threads of libraries already loaded here. Ctrl-C ends them.
-    pool = ProcessPoolExecutor(
-        min(workers or os.cpu_count() or 1, len(missing)),
-        get_context("spawn"),
-        initializer=_begin_worker,
-    )
-    failures: list[Failure[CellT]] = []
+    # Fresh processes: a fork would inherit the threads of libraries already loaded here.
+    pool = ProcessPoolExecutor(count, get_context("spawn"), initializer=_begin_worker)
     try:
-        with _progress(console) as bar:
-            shown = bar.add_task(title, total=len(missing))
-            running = {pool.submit(work, cell): cell for cell in missing}
-            for future in as_completed(running):
-                failure = _settle(table, running[future], future)
-                if failure is not None:
-                    failures.append(failure)
-                    console.print(f"[red]failed[/] {failure.cell}: {failure.sentence}")
-                bar.advance(shown)
+        yield pool
     finally:
-        # After Ctrl-C or a full disk: what waits is dropped, what runs is not waited for.
         pool.shutdown(wait=False, cancel_futures=True)
-    return failures
 
 
 def _begin_worker() -> None:
-    """Ctrl-C ends a worker at once, and so does the end of whoever started it, however that comes."""
+    """Ctrl-C ends a worker at once, and so does the end of the process that started it."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 

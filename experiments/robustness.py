@@ -1,6 +1,6 @@
 """What hostile silos do to a consensus: some vote at random, always the same, flipped, or in collusion; each rule decides.
 
-Ballots are those of the product's own learners on scikit-learn's data (`experiments.federation`), or made: experts of
+Ballots are those of the product's own learners on scikit-learn's data (`experiments.federation`), or synthetic: experts of
 known accuracy who err alone or, on hard rows, together. The same ballots are counted three times: as cast, with the
 hostile silos' exchanged for hostile ones, and without theirs. The last is what a rule could have at best that sees
 through them and makes no use of them.
@@ -18,18 +18,18 @@ import numpy as np
 import numpy.typing as npt
 from rich.console import Console
 
-from coordinator.consensus.electing import elect
-from experiments.data import Sizes, deal, load
-from experiments.federation import Hospital, hold, task
+from coordinator.consensus.elect import elect
+from experiments.data import Sizes, load, split_dataset
+from experiments.federation import define_task, make_silos, run_federation
 from experiments.harness import Failure, Table, run
 from experiments.seeded import SeededBits
 from experiments.tables import markdown, mean_and_error
-from silo_agent.models.catalogue import LearnerSpec
+from silo_agent.trainer.models.catalogue import LearnerSpec
 from silo_agent.trainer.settings import TrainingSettings
 from wire.ballot import Labels, pack, unpack
-from wire.files import write_atomically
 from wire.privacy.declaration import Declaration
-from wire.task import TaskDefinition
+from wire.runtime.files import write_atomically
+from wire.task.definition import TaskDefinition
 
 RULES = ("majority", "trimmed", "staple")
 
@@ -59,7 +59,7 @@ class Setting:
     """With data of scikit-learn: every silo's."""
     rows_per_silo: int = 0
     alpha: float | None = None
-    """Dirichlet concentration of classes over silos; None deals rows out evenly."""
+    """Dirichlet concentration of classes over silos; None splits rows evenly."""
     public_rows: int = 400
     classes: int = 0
     """With made data, as what follows."""
@@ -127,8 +127,8 @@ class Result:
 
 
 @dataclass(frozen=True, eq=False)
-class Cast:
-    """Honest ballots and the truth."""
+class HonestBallots:
+    """What every silo votes if it is honest, and the true labels."""
 
     definition: TaskDefinition
     ballots: Mapping[str, Labels]
@@ -154,7 +154,7 @@ def report(out: Path, seeds: int, quick: bool, console: Console) -> list[Failure
 def measure(cell: Cell) -> Result:
     """One cell of the table."""
     setting = SETTINGS[cell.setting]
-    cast = _cast(setting, cell.seed)
+    cast = _honest_ballots(setting, cell.seed)
     names = sorted(cast.ballots)
     hostile = names[: setting.hostile]
     honest = {name: cast.ballots[name] for name in names[setting.hostile :]}
@@ -171,7 +171,7 @@ def measure(cell: Cell) -> Result:
     return Result(**shares)
 
 
-def accuracy(cast: Cast, ballots: Mapping[str, Labels], rule: str) -> float:
+def accuracy(cast: HonestBallots, ballots: Mapping[str, Labels], rule: str) -> float:
     """Share of rows a rule has right with these ballots."""
     values = {**cast.definition.model_dump(), "consensus": {"rule": rule}}
     definition = TaskDefinition.model_validate(values)
@@ -181,7 +181,9 @@ def accuracy(cast: Cast, ballots: Mapping[str, Labels], rule: str) -> float:
     return float(np.mean(outcome.labels() == cast.truth))
 
 
-def attack(kind: Attack, cast: Cast, hostile: Sequence[str], seed: int) -> dict[str, Labels]:
+def attack(
+    kind: Attack, cast: HonestBallots, hostile: Sequence[str], seed: int
+) -> dict[str, Labels]:
     """What the hostile silos vote instead."""
     draw = np.random.default_rng((seed, 1))
     classes, rows = len(cast.definition.labels), cast.definition.rows
@@ -203,36 +205,33 @@ def attack(kind: Attack, cast: Cast, hostile: Sequence[str], seed: int) -> dict[
 
 # The attacks on one federation come one after another.
 @lru_cache(maxsize=16)
-def _cast(setting: Setting, seed: int) -> Cast:
+def _honest_ballots(setting: Setting, seed: int) -> HonestBallots:
     names = [f"silo-{number:02}" for number in range(setting.silos)]
     if setting.data == "made":
-        return _made(setting, names, seed)
-    data = load(setting.data)
+        return _synthetic(setting, names, seed)
     sizes = Sizes(setting.silos, setting.rows_per_silo, setting.public_rows, 0, setting.alpha)
-    dealt = deal(data, sizes, seed)
-    definition = task(dealt.public, dealt.classes, names, rounds={"max_rounds": 1})
+    rows = split_dataset(load(setting.data), sizes, seed)
+    definition = define_task(rows.public, rows.classes, names, rounds={"max_rounds": 1})
     settings = TrainingSettings(model=LearnerSpec(name=setting.learner), seed=seed)
-    hospitals = {
-        name: Hospital(rows, settings) for name, rows in zip(names, dealt.private, strict=True)
-    }
-    course = hold(definition, hospitals, dealt.public, home=False)
-    ballots = {name: unpack(data, definition.shape) for name, data in course.ballots[0].items()}
-    return Cast(definition, ballots, dealt.hidden)
+    silos = make_silos(names, rows.private, lambda _: settings)
+    result = run_federation(definition, silos, rows.public, home_models=False)
+    ballots = {name: unpack(data, definition.shape) for name, data in result.ballots[0].items()}
+    return HonestBallots(definition, ballots, rows.public_labels)
 
 
-def _made(setting: Setting, names: Sequence[str], seed: int) -> Cast:
+def _synthetic(setting: Setting, names: Sequence[str], seed: int) -> HonestBallots:
     draw = np.random.default_rng((seed, 0))
     rows, classes = setting.public_rows, setting.classes
     truth = draw.integers(0, classes, rows)
-    hard, astray = draw.random(rows) < setting.hard, _other(truth, classes, draw)
+    hard, wrong = draw.random(rows) < setting.hard, _other(truth, classes, draw)
     ballots = {}
     for name in names:
         right = draw.random(rows) < draw.uniform(setting.weakest, setting.strongest)
         alone = np.where(right, truth, _other(truth, classes, draw))
         together = hard & (draw.random(rows) < 0.6)
-        ballots[name] = np.where(together, astray, alone).astype(np.int32)
-    definition = task(truth[:, None], classes, names, rounds={"max_rounds": 1})
-    return Cast(definition, ballots, truth)
+        ballots[name] = np.where(together, wrong, alone).astype(np.int32)
+    definition = define_task(truth[:, None], classes, names, rounds={"max_rounds": 1})
+    return HonestBallots(definition, ballots, truth)
 
 
 def _other(

@@ -1,4 +1,4 @@
-"""Bits that repeat themselves, so that an experiment can be run again; no service can import this."""
+"""Noise bits from a seed, so that an experiment can be repeated; no service can import this."""
 
 from __future__ import annotations
 

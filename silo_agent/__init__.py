@@ -1,1 +1,1 @@
-"""A hospital: the network side here, the private side in `trainer`, `models` and `privacy`."""
+"""A hospital: `shared` is in both processes, `agent` is the network side, `trainer` the private side."""

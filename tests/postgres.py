@@ -18,9 +18,9 @@ import time
 from pathlib import Path
 
 import psycopg
+from patience import PATIENCE
 from sqlalchemy import make_url
 
-_PATIENCE = 60.0
 # Run by root's Python, which then becomes another user: a change of user clears the wish to die with the parent.
 _BECOME = (
     "import ctypes, os, signal, sys;"
@@ -67,7 +67,7 @@ class PostgresServer:
                 stderr=log,
                 cwd=self._folder,
             )
-        end = time.monotonic() + _PATIENCE
+        end = time.monotonic() + PATIENCE
         while True:
             try:
                 psycopg.connect(self.conninfo()).close()
@@ -88,7 +88,7 @@ class PostgresServer:
     def _end(self, how: signal.Signals) -> None:
         if self._process is not None:
             self._process.send_signal(how)
-            self._process.wait(_PATIENCE)
+            self._process.wait(PATIENCE)
             self._process = None
 
     def remove(self) -> None:
@@ -114,7 +114,7 @@ class PostgresServer:
         waiting = (
             "SELECT count(*) FROM pg_stat_activity WHERE datname = %s AND wait_event_type = 'Lock'"
         )
-        end = time.monotonic() + _PATIENCE
+        end = time.monotonic() + PATIENCE
         with psycopg.connect(self.conninfo(), autocommit=True) as connection:
             while connection.execute(waiting, (make_url(url).database,)).fetchone() != (count,):
                 assert time.monotonic() < end, f"{count} connections never waited"
@@ -122,7 +122,7 @@ class PostgresServer:
 
     def conninfo(self, database: str = "postgres") -> str:
         """libpq's way to say where a database is."""
-        return f"host={self._folder} user=postgres dbname={database} connect_timeout=5"
+        return f"host={self._folder} user=postgres dbname={database} connect_timeout=60"
 
     def log(self) -> str:
         """What the server has said."""

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from wire.consilium.v1 import ballot_pb2
+from wire.enums import WireEnum
 from wire.errors import (
     BALLOT_ENCODING,
     BALLOT_LABEL,
@@ -40,31 +40,38 @@ Packed: TypeAlias = bytes | memoryview
 Planes: TypeAlias = npt.NDArray[np.uint8]
 
 
-class Encoding(StrEnum):
+class Encoding(WireEnum):
     """How labels become bits."""
 
-    ONE_HOT = "one_hot"
-    INDEX = "index"
-    SCORED = "scored"
+    ONE_HOT = "one_hot", ballot_pb2.ENCODING_ONE_HOT
+    INDEX = "index", ballot_pb2.ENCODING_INDEX
+    SCORED = "scored", ballot_pb2.ENCODING_SCORED
 
     @classmethod
-    def from_proto(cls, value: int) -> Encoding:
+    def from_proto(cls, number: int) -> Encoding:
         """The encoding of a protocol value; BALLOT_ENCODING if there is none."""
-        for encoding, known in _PROTO.items():
-            if known == value:
-                return encoding
-        raise Refusal(BALLOT_ENCODING, actual=value, expected=" or ".join(cls))
+        encoding = cls.by_number(number)
+        if encoding is None:
+            raise Refusal(BALLOT_ENCODING, actual=number, expected=" or ".join(cls))
+        return encoding
 
-    def to_proto(self) -> ballot_pb2.Encoding.ValueType:
-        """The protocol's value."""
-        return _PROTO[self]
+    @property
+    def one_plane_per_class(self) -> bool:
+        """Whether each class has a plane of its own, rather than each bit of the class index."""
+        match self:
+            case Encoding.ONE_HOT:
+                return True
+            case Encoding.INDEX | Encoding.SCORED:
+                return False
 
-
-_PROTO = {
-    Encoding.ONE_HOT: ballot_pb2.ENCODING_ONE_HOT,
-    Encoding.INDEX: ballot_pb2.ENCODING_INDEX,
-    Encoding.SCORED: ballot_pb2.ENCODING_SCORED,
-}
+    @property
+    def score_planes(self) -> int:
+        """Planes behind the labels that say how certain each vote is."""
+        match self:
+            case Encoding.SCORED:
+                return SCORE_PLANES
+            case Encoding.ONE_HOT | Encoding.INDEX:
+                return 0
 
 
 @dataclass(frozen=True)
@@ -86,12 +93,13 @@ class BallotShape:
     @property
     def planes(self) -> int:
         """Number of planes: C; ceil(log2(C + 1)); or that and SCORE_PLANES."""
-        return self.label_planes + (SCORE_PLANES if self.encoding is Encoding.SCORED else 0)
+        return self.label_planes + self.encoding.score_planes
 
     @property
     def label_planes(self) -> int:
         """Planes that say which class; they come first."""
-        return self.classes if self.encoding is Encoding.ONE_HOT else self.classes.bit_length()
+        per_class = self.encoding.one_plane_per_class
+        return self.classes if per_class else self.classes.bit_length()
 
     @property
     def plane_bytes(self) -> int:
@@ -105,8 +113,8 @@ class BallotShape:
 
     def expect_encoding(self, encoding: int) -> None:
         """Refuses (BALLOT_ENCODING) a header whose protocol encoding is not this shape's."""
-        if Encoding.from_proto(encoding) is not self.encoding:
-            actual = Encoding.from_proto(encoding)
+        actual = Encoding.from_proto(encoding)
+        if actual is not self.encoding:
             raise Refusal(BALLOT_ENCODING, actual=actual, expected=self.encoding)
 
     def expect_length(self, length: int) -> None:
@@ -127,7 +135,7 @@ def pack(labels: npt.ArrayLike, shape: BallotShape) -> bytes:
 
     In a SCORED ballot every vote gets the best score; `pack_scored` takes scores of one's own.
     """
-    if shape.encoding is Encoding.SCORED:
+    if shape.encoding.score_planes:
         return pack_scored(labels, np.full(shape.rows, BEST_SCORE, dtype=np.uint8), shape)
     given = np.asarray(labels)
     if given.shape != (shape.rows,) or given.dtype.kind not in "iu":
@@ -140,7 +148,7 @@ def pack(labels: npt.ArrayLike, shape: BallotShape) -> bytes:
     codes[given == ABSTAIN] = shape.classes
     packed = np.empty((shape.planes, shape.plane_bytes), dtype=np.uint8)
     for position in range(shape.planes):
-        if shape.encoding is Encoding.ONE_HOT:
+        if shape.encoding.one_plane_per_class:
             packed[position] = np.packbits(codes == position)
         else:
             weight = shape.planes - 1 - position
@@ -197,7 +205,7 @@ def unpack(data: Packed, shape: BallotShape) -> Labels:
     """
     check(data, shape)
     planes = _planes(data, shape)[: shape.label_planes]
-    if shape.encoding is Encoding.ONE_HOT:
+    if shape.encoding.one_plane_per_class:
         planes = _index_planes(planes, shape)
     codes = np.zeros(shape.rows, dtype=np.min_scalar_type(shape.classes))
     for plane in planes:
@@ -224,11 +232,11 @@ def check(data: Packed, shape: BallotShape) -> None:
     planes = _planes(data, shape)
     if np.any(planes[:, -1] & ~_last_byte(shape)):
         raise Refusal(BALLOT_PADDING)
-    if shape.encoding is Encoding.ONE_HOT:
+    if shape.encoding.one_plane_per_class:
         return
     if _names_code_above(planes[: shape.label_planes], shape.classes):
         raise Refusal(BALLOT_LABEL, classes=shape.classes)
-    if shape.encoding is Encoding.SCORED:
+    if shape.encoding.score_planes:
         abstained = _rows_of_code(planes[: shape.label_planes], shape.classes)
         if np.any(planes[shape.label_planes :] & abstained):
             raise Refusal(BALLOT_SCORE)
@@ -240,7 +248,7 @@ def class_planes(data: Packed, shape: BallotShape) -> Planes:
     Of the others they are computed; their padding is zero, codes above C are no vote.
     """
     planes = _planes(data, shape)[: shape.label_planes]
-    if shape.encoding is Encoding.ONE_HOT:
+    if shape.encoding.one_plane_per_class:
         return planes
     # Each plane splits every set of rows so far in two; sets beyond the last class are not made.
     sets = np.full((1, shape.plane_bytes), 0xFF, dtype=np.uint8)

@@ -4,7 +4,7 @@
     ├── Refusal               one entry of the catalogue, raised here or received from a peer
     └── ConfigurationError    a file the person wrote: names the file, the key and the fix
 
-A server raises `Refusal`; the gate turns it into a gRPC status whose details are the sentence and whose
+A server raises `Refusal`; its interceptor turns it into a gRPC status whose details are the sentence and whose
 trailing metadata carry code and hint. A client turns that back into the same `Refusal` (`from_rpc`).
 """
 
@@ -461,6 +461,12 @@ MESSAGE_MALFORMED = _fault(
     _S.INVALID_ARGUMENT,
     "The call is malformed: {why}.",
     "Agent and coordinator may run incompatible versions.",
+)
+FIELD_TOO_LONG = _fault(
+    "FIELD_TOO_LONG",
+    _S.INVALID_ARGUMENT,
+    "{field} holds {actual} {unit}; at most {most} are taken.",
+    "Shorten what was written there; if nobody wrote it, agent and coordinator may run incompatible versions.",
 )
 CONSENSUS_UNKNOWN = _fault(
     "CONSENSUS_UNKNOWN",

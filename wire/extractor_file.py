@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from wire.errors import EXTRACTOR_INVALID, Refusal
-from wire.files import write_atomically
+from wire.runtime.files import write_atomically
 
 MAX_BYTES = 128 << 20
 """The longest file that is read or written."""
@@ -177,12 +177,6 @@ def write_extractor(content: ExtractorFile, path: Path) -> None:
     numbers = [content.arrays[stored.name].tobytes() for stored in content.header.layout]
     whole = b"".join([_MAGIC, _LENGTH.pack(len(header)), header, *numbers])
     write_atomically(path, whole)
-
-
-def read_header(path: Path) -> ExtractorHeader:
-    """What the file at `path` says it is, and its length agrees; EXTRACTOR_INVALID if it is none."""
-    with path.open("rb") as file:
-        return _header(file)
 
 
 def read_extractor(path: Path) -> ExtractorFile:

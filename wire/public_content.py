@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from wire.arrays import NPY_MAGIC, all_finite, row_blocks
 from wire.errors import PUBLIC_SET_INVALID, Refusal
+from wire.runtime.arrays import NPY_MAGIC, all_finite, row_blocks
 from wire.schema import ELEMENT_TYPES, Column, ColumnType, SetKind, SetSchema
 
 ARROW_MAGIC = b"ARROW1\0\0"

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import ClassVar, NamedTuple
 
 from wire.chunks import CHUNK_BYTES
-from wire.crash_points import crash_point
 from wire.errors import (
     CONTENT_CORRUPT,
     EXTRACTOR_UNKNOWN,
@@ -26,7 +25,8 @@ from wire.errors import (
     Fault,
     Refusal,
 )
-from wire.files import digest_of, is_digest, room_for, sync_folder
+from wire.runtime.crash_points import crash_point
+from wire.runtime.files import digest_of, full_disk_as_refusal, is_digest, sync_folder
 
 _UPLOAD = "upload-"
 
@@ -147,7 +147,7 @@ class PublicFolder:
         """
         partial = self.unfinished()
         try:
-            with room_for(self.path(digest)), partial.open("x+b") as file:
+            with full_disk_as_refusal(self.path(digest)), partial.open("x+b") as file:
                 writer = PublicFileWriter(file, self.what, digest, size)
                 yield writer
                 writer.verify()
@@ -167,7 +167,7 @@ class PublicFolder:
         partial = self.path(digest).with_name(f".{digest}.part")
         if partial.exists() and partial.stat().st_size > size:
             partial.unlink()
-        with room_for(self.path(digest)), partial.open("a+b") as file:
+        with full_disk_as_refusal(self.path(digest)), partial.open("a+b") as file:
             file.seek(0)
             writer = PublicFileWriter(file, self.what, digest, size)
             yield writer

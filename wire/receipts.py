@@ -17,8 +17,8 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-from wire.certificates import certificate_in
-from wire.identity import Role, describe, read_certificate, signed_by
+from wire.identity.certificates import certificate_in
+from wire.identity.identity import Role, describe, read_certificate, signed_by
 
 _DOMAIN = "consilium/receipt/v1"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

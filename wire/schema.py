@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from enum import StrEnum
 from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from wire.consilium.v1 import registry_pb2
+from wire.enums import WireEnum
 from wire.errors import MESSAGE_MALFORMED, Refusal
 
 ELEMENT_TYPES = (
@@ -17,34 +17,20 @@ ELEMENT_TYPES = (
 )
 
 
-class SetKind(StrEnum):
+class SetKind(WireEnum):
     """What kind of thing one row is."""
 
-    TABLE = "table"
-    TEXT = "text"
-    ARRAY = "array"
+    TABLE = "table", registry_pb2.SET_KIND_TABLE
+    TEXT = "text", registry_pb2.SET_KIND_TEXT
+    ARRAY = "array", registry_pb2.SET_KIND_ARRAY
 
 
-class ColumnType(StrEnum):
+class ColumnType(WireEnum):
     """What values a column holds."""
 
-    NUMBER = "number"
-    CATEGORY = "category"
-    TEXT = "text"
-
-
-_KINDS = {
-    SetKind.TABLE: registry_pb2.SET_KIND_TABLE,
-    SetKind.TEXT: registry_pb2.SET_KIND_TEXT,
-    SetKind.ARRAY: registry_pb2.SET_KIND_ARRAY,
-}
-_TYPES = {
-    ColumnType.NUMBER: registry_pb2.COLUMN_TYPE_NUMBER,
-    ColumnType.CATEGORY: registry_pb2.COLUMN_TYPE_CATEGORY,
-    ColumnType.TEXT: registry_pb2.COLUMN_TYPE_TEXT,
-}
-_KIND_OF = {number: kind for kind, number in _KINDS.items()}
-_TYPE_OF = {number: kind for kind, number in _TYPES.items()}
+    NUMBER = "number", registry_pb2.COLUMN_TYPE_NUMBER
+    CATEGORY = "category", registry_pb2.COLUMN_TYPE_CATEGORY
+    TEXT = "text", registry_pb2.COLUMN_TYPE_TEXT
 
 
 class Column(BaseModel):
@@ -80,20 +66,26 @@ class SetSchema(BaseModel):
 
     @model_validator(mode="after")
     def _parts_fit_kind(self) -> Self:
-        if self.kind is SetKind.ARRAY:
-            if self.columns or self.element_type not in ELEMENT_TYPES:
-                raise ValueError("an array has a known element type and no columns")
-            return self
+        types = [column.type for column in self.columns]
+        match self.kind:
+            case SetKind.ARRAY:
+                if self.columns or self.element_type not in ELEMENT_TYPES:
+                    raise ValueError("an array has a known element type and no columns")
+            case SetKind.TEXT:
+                self._require_columns()
+                if types != [ColumnType.TEXT]:
+                    raise ValueError("a text set has one column, of text")
+            case SetKind.TABLE:
+                self._require_columns()
+                if not types or ColumnType.TEXT in types:
+                    raise ValueError("a table has at least one column and none of free text")
+        return self
+
+    def _require_columns(self) -> None:
         if self.row_shape or self.element_type:
             raise ValueError("only an array has a row shape and an element type")
         if len(set(self.names)) != len(self.names):
             raise ValueError("column names are unique")
-        texts = sum(column.type is ColumnType.TEXT for column in self.columns)
-        if self.kind is SetKind.TEXT and (texts, len(self.columns)) != (1, 1):
-            raise ValueError("a text set has one column, of text")
-        if self.kind is SetKind.TABLE and (texts or not self.columns):
-            raise ValueError("a table has at least one column and none of free text")
-        return self
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -113,11 +105,11 @@ class SetSchema(BaseModel):
     def to_proto(self) -> registry_pb2.SetSchema:
         """The message that carries this schema."""
         return registry_pb2.SetSchema(
-            kind=_KINDS[self.kind],
+            kind=self.kind.to_proto(),
             columns=[
                 registry_pb2.Column(
                     name=column.name,
-                    type=_TYPES[column.type],
+                    type=column.type.to_proto(),
                     categories=column.categories,
                     nullable=column.nullable,
                 )
@@ -131,20 +123,23 @@ class SetSchema(BaseModel):
     def from_proto(cls, message: registry_pb2.SetSchema) -> SetSchema:
         """The schema a peer sent; MESSAGE_MALFORMED if it contradicts itself."""
         try:
-            return cls(
-                kind=_KIND_OF[message.kind],
-                columns=tuple(
-                    Column(
-                        name=column.name,
-                        type=_TYPE_OF[column.type],
-                        categories=tuple(column.categories),
-                        nullable=column.nullable,
-                    )
-                    for column in message.columns
-                ),
-                row_shape=tuple(message.row_shape),
-                element_type=message.element_type,
+            return cls.model_validate(
+                {
+                    "kind": SetKind.value_of(message.kind),
+                    "columns": tuple(map(_column, message.columns)),
+                    "row_shape": tuple(message.row_shape),
+                    "element_type": message.element_type,
+                }
             )
-        except (KeyError, ValidationError) as error:
+        except ValidationError as error:
             why = "the schema of a public set contradicts itself"
             raise Refusal(MESSAGE_MALFORMED, why=why) from error
+
+
+def _column(message: registry_pb2.Column) -> dict[str, object]:
+    return {
+        "name": message.name,
+        "type": ColumnType.value_of(message.type),
+        "categories": tuple(message.categories),
+        "nullable": message.nullable,
+    }

@@ -8,13 +8,13 @@ from typing import Annotated
 
 import typer
 
+from coordinator.api.translation import duration
 from coordinator.cli.connection import Home, admin_link, renewed_admin, run, token_lifetime
 from coordinator.server import utc_now
-from coordinator.translation import duration
 from wire.consilium.v1 import admin_pb2, identity_pb2
-from wire.enrolment import join as redeem
-from wire.identity import Role
-from wire.terminal import (
+from wire.identity.identity import Role
+from wire.net.enrolment import join as redeem
+from wire.runtime.terminal import (
     JsonFlag,
     as_dict,
     console,

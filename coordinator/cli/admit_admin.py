@@ -1,4 +1,4 @@
-"""`consilium coordinator admit-admin`: an admin's way back, on the coordinator's host."""
+"""`consilium coordinator admit-admin`: a new certificate for an admin, on the coordinator's host."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Annotated
 import typer
 
 from coordinator.cli.connection import Home
-from coordinator.founding import founded_store
-from coordinator.readmission import admit_admin as readmit
-from coordinator.readmission import misgivings, usual_admin
 from coordinator.server import utc_now
 from coordinator.settings import CoordinatorHome
-from wire.account import person
-from wire.terminal import console, local_time
+from coordinator.setup.init import open_existing_store
+from coordinator.setup.readmission import admit_admin as readmit
+from coordinator.setup.readmission import default_admin, readmission_warnings
+from wire.identity.account import os_account
+from wire.runtime.terminal import console, local_time
 
 
 def admit_admin(
@@ -29,14 +29,14 @@ def admit_admin(
     Run it on the coordinator's host, also while it serves. It is recorded with the name of your account.
     """
     folder = CoordinatorHome(home)
-    with closing(founded_store(folder, folder.settings())) as store:
-        name = name or usual_admin(folder, store)
-        doubts = misgivings(folder, store, name, utc_now())
-        if doubts and not yes:
-            for doubt in doubts:
-                console.print(doubt, markup=False)
+    with closing(open_existing_store(folder, folder.settings())) as store:
+        name = name or default_admin(folder, store)
+        warnings = readmission_warnings(folder, store, name, utc_now())
+        if warnings and not yes:
+            for warning in warnings:
+                console.print(warning, markup=False)
             typer.confirm(f"Admit {name} as an admin?", abort=True)
-        identity = readmit(folder, store, name, utc_now(), f"host/{person()}")
+        identity = readmit(folder, store, name, utc_now(), f"host/{os_account()}")
     console.print(
         f"Admin [bold]{name}[/] has a new certificate in {folder.admin}, valid until "
         f"{local_time(identity.certificate.not_after)}."

@@ -10,15 +10,15 @@ from typing import Annotated
 
 import typer
 
-from coordinator.cli.connection import AdminLink, Home, admin_link, run
+from coordinator.cli.connection import AdminClient, Home, admin_link, run
 from coordinator.cli.party_view import party_json, party_row, spent_rows, unprotected_words
+from coordinator.consensus.party_ledger import require_agreement
 from coordinator.consensus.party_noise import PartyEntry, PartyRelease
-from coordinator.party_ledger import require_agreement
-from wire.chain import Head, Link, first_break, head_of
 from wire.consilium.v1 import admin_pb2
 from wire.errors import AUDIT_BROKEN, ConfigurationError, Refusal
-from wire.files import write_atomically
-from wire.terminal import (
+from wire.runtime.chain import Head, Link, first_break, head_of
+from wire.runtime.files import write_atomically
+from wire.runtime.terminal import (
     Format,
     JsonFlag,
     console,
@@ -177,7 +177,7 @@ def _party_entry(entry: admin_pb2.ListPartyReleasesResponse) -> PartyEntry:
     )
 
 
-async def _head(link: AdminLink) -> Head:
+async def _head(link: AdminClient) -> Head:
     response = await link.admin.GetAuditHead(admin_pb2.GetAuditHeadRequest())
     return Head(response.sequence, response.hash)
 

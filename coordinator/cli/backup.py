@@ -7,11 +7,12 @@ from typing import Annotated
 
 import typer
 
-from coordinator.backup import back_up, put_back, stream
 from coordinator.cli.connection import Home
 from coordinator.settings import CoordinatorHome
-from wire.archive import STREAM, opened
-from wire.terminal import errors, size
+from coordinator.setup.backup import back_up, stream
+from coordinator.setup.backup import restore as restore_home
+from wire.runtime.archive import STREAM, open_backup
+from wire.runtime.terminal import errors, size
 
 
 def backup(
@@ -26,7 +27,7 @@ def backup(
     """Copy everything while the coordinator serves; serve the folder, or `restore` the file, to go back to it."""
     live = CoordinatorHome(home)
     if out == STREAM:
-        with opened(out, "w") as file:
+        with open_backup(out, "w") as file:
             made = stream(live, file)
     else:
         made = back_up(live, out)
@@ -44,8 +45,8 @@ def restore(
     home: Home,
 ) -> None:
     """Put a consortium back into an empty folder; then serve it."""
-    with opened(file, "r") as source:
-        put_back(CoordinatorHome(home), source)
+    with open_backup(file, "r") as source:
+        restore_home(CoordinatorHome(home), source)
     errors.print(
         f"The consortium is in {home}. It must be reached by the same name and ports as before."
     )

@@ -14,7 +14,6 @@ import grpc
 
 from coordinator.home_option import Home as Home
 from coordinator.settings import CoordinatorHome
-from wire.channels import secure_channel, translated
 from wire.consilium.v1 import (
     admin_pb2_grpc,
     identity_pb2,
@@ -28,11 +27,13 @@ from wire.errors import (
     ConsiliumError,
     Refusal,
 )
-from wire.files import locked
-from wire.identity import IdentityFiles, Role
-from wire.renewal import due_at, renewed
-from wire.task import seconds
-from wire.terminal import print_warning
+from wire.identity.files import IdentityFiles
+from wire.identity.identity import Role
+from wire.net.channels import secure_channel, translated
+from wire.net.renewal import renew_identity, renewal_due_at
+from wire.runtime.files import locked
+from wire.runtime.terminal import print_warning
+from wire.task.definition import seconds
 
 T = TypeVar("T")
 
@@ -47,7 +48,7 @@ def token_lifetime(text: str) -> timedelta:
         raise ConfigurationError(f"--expires: {error}.") from None
 
 
-class AdminLink:
+class AdminClient:
     """Stubs of what an admin may call."""
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
@@ -57,13 +58,13 @@ class AdminLink:
 
 
 @asynccontextmanager
-async def admin_link(home: Path) -> AsyncIterator[AdminLink]:
+async def admin_link(home: Path) -> AsyncIterator[AdminClient]:
     """Connects as the admin whose identity lies in `home`; gRPC's errors come out as sentences.
 
     A certificate past two thirds of its life is renewed first; if that fails, the old one is still good.
     """
     files = _identity(home)
-    if datetime.now(UTC) >= due_at(files.certificate):
+    if datetime.now(UTC) >= renewal_due_at(files.certificate):
         try:
             files = await renewed_admin(home)
         except (ConsiliumError, OSError) as error:
@@ -87,7 +88,7 @@ async def renewed_admin(home: Path) -> IdentityFiles:
             async def ask(request: identity_pb2.RenewRequest) -> identity_pb2.RenewResponse:
                 return await link.identity.Renew(request, timeout=_RENEWAL_SECONDS)
 
-            return await renewed(files, ask, datetime.now(UTC))
+            return await renew_identity(files, ask, datetime.now(UTC))
 
 
 def _identity(home: Path) -> IdentityFiles:
@@ -100,10 +101,10 @@ def _identity(home: Path) -> IdentityFiles:
 
 
 @asynccontextmanager
-async def _linked(files: IdentityFiles) -> AsyncIterator[AdminLink]:
+async def _linked(files: IdentityFiles) -> AsyncIterator[AdminClient]:
     async with secure_channel(files.coordinator_address, files) as channel:
         try:
-            yield AdminLink(channel)
+            yield AdminClient(channel)
         except grpc.aio.AioRpcError as error:
             raise await translated(error, files.coordinator_address, files) from error
 

@@ -10,24 +10,24 @@ from typing import Annotated
 
 import typer
 
-from coordinator.brought_leaf import check_before_finish
 from coordinator.cli.admit_admin import admit_admin
 from coordinator.cli.backup import backup, restore
 from coordinator.cli.connection import Home
-from coordinator.credentials import ServerLeaf
-from coordinator.founding import found, not_taken_over
-from coordinator.rotation import Authorities, begin, finish, prepare
+from coordinator.pki.credentials import ServerLeaf
+from coordinator.pki.external_certificate import check_before_finish
+from coordinator.pki.rotation import Authorities, begin, finish, prepare
 from coordinator.server import serve, utc_now
 from coordinator.settings import CoordinatorHome, CoordinatorSettings
+from coordinator.setup.init import create_consortium, ignored_settings
 from coordinator.store import Store
 from coordinator.store.audit import Act
-from coordinator.store.holdings import HeldCertificate
-from wire.configuration import checked
-from wire.ending import DRAIN_SECONDS, Drain, ends_early
+from coordinator.store.outstanding import HeldCertificate
 from wire.errors import ConfigurationError
-from wire.identity import signed_by
-from wire.logs import configure_logs
-from wire.terminal import JsonFlag, console, local_time, print_json, print_warning
+from wire.identity.identity import signed_by
+from wire.runtime.configuration import checked
+from wire.runtime.logs import configure_logs
+from wire.runtime.shutdown import DRAIN_SECONDS, Drain, exit_on_sigterm
+from wire.runtime.terminal import JsonFlag, console, local_time, print_json, print_warning
 
 _UNLESS_GIVEN = {"consortium": "consilium", "hosts": ("localhost",)}
 
@@ -127,13 +127,13 @@ def init(
     }
     given = {key: value for key, value in options.items() if value is not None}
     settings = checked(_UNLESS_GIVEN | given, CoordinatorSettings, "options")
-    authority = found(folder, settings, admin, utc_now(), if_missing=if_missing)
+    authority = create_consortium(folder, settings, admin, utc_now(), if_missing=if_missing)
     if authority is None:
         kept = folder.settings()
         console.print(
             f"Consortium [bold]{kept.consortium}[/] is in {home} already; it is kept as it is."
         )
-        for sentence in not_taken_over(given, settings, kept):
+        for sentence in ignored_settings(given, settings, kept):
             print_warning(sentence)
         return
     console.print(f"Consortium [bold]{settings.consortium}[/] made in {home}.")
@@ -148,7 +148,7 @@ def serve_command(
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
 ) -> None:
     """Serve until stopped; safe to kill at any moment."""
-    ends_early()
+    exit_on_sigterm()
     folder = _existing(home)
     configure_logs(log_level)
     asyncio.run(serve(folder, drain))
@@ -174,7 +174,7 @@ def rotate_authority(
             return
         # Recorded before it is done: a crash in between leaves a record too many, never one too few.
         fingerprint = prepare(folder.authority, utc_now()).fingerprint
-        store.holdings.authority_changed(Act.AUTHORITY_ROTATION_BEGUN, fingerprint, utc_now())
+        store.outstanding.authority_changed(Act.AUTHORITY_ROTATION_BEGUN, fingerprint, utc_now())
         begin(folder.authority)
     finally:
         store.close()
@@ -194,8 +194,8 @@ def _finish(folder: CoordinatorHome, store: Store, *, force: bool) -> None:
     authorities, now = Authorities.load(folder.authority), utc_now()
     if not force:
         check_before_finish(folder, folder.settings(), authorities, now)
-    held = _of_the_old(authorities, store, now)
-    missing = _missing(held, store, now) if authorities.previous else []
+    held = _signed_by_previous(authorities, store, now)
+    missing = _still_needing_previous(held, store, now) if authorities.previous else []
     if missing and not force:
         raise ConfigurationError(
             f"The old authority is still needed by {', '.join(missing)}.",
@@ -204,53 +204,36 @@ def _finish(folder: CoordinatorHome, store: Store, *, force: bool) -> None:
         )
     if authorities.previous is not None:
         old = authorities.previous.fingerprint
-        store.holdings.authority_changed(Act.AUTHORITY_ROTATION_FINISHED, old, now, held)
+        store.outstanding.authority_changed(Act.AUTHORITY_ROTATION_FINISHED, old, now, held)
     authorities = finish(folder.authority)
     console.print(f"Authority  {authorities.signing.fingerprint} is the only one trusted now.")
     if missing:
         console.print(f"Locked out: {', '.join(missing)}. They join again with a new token.")
 
 
-def _of_the_old(authorities: Authorities, store: Store, now: datetime) -> list[HeldCertificate]:
+def _signed_by_previous(
+    authorities: Authorities, store: Store, now: datetime
+) -> list[HeldCertificate]:
     """Certificates of the authority that is being replaced and that someone may still present."""
     if authorities.previous is None:
         return []
     old = authorities.previous.certificate_pem
-    return [one for one in store.holdings.certificates(now) if signed_by(one.pem.encode(), old)]
+    return [one for one in store.outstanding.certificates(now) if signed_by(one.pem.encode(), old)]
 
 
-def _missing(held: list[HeldCertificate], store: Store, now: datetime) -> list[str]:
+def _still_needing_previous(held: list[HeldCertificate], store: Store, now: datetime) -> list[str]:
     """Who would be locked out if the rotation were finished now."""
     holders = sorted({f"{one.role} {one.name} ({one.status})" for one in held})
     return holders + [
         f"the join token of {invited.role} {invited.name} (until {local_time(invited.expires_at)})"
-        for invited in store.holdings.invitations(now)
+        for invited in store.outstanding.invitations(now)
     ]
 
 
 @app.command()
 def status(home: Home, as_json: JsonFlag = False) -> None:
     """Show the authority, the server's certificate and a rotation under way."""
-    folder = _existing(home)
-    authorities, now = Authorities.load(folder.authority), utc_now()
-    leaf = ServerLeaf.read(folder.server).certificate
-    previous = authorities.previous
-    missing: list[str] = []
-    if previous is not None:
-        store = Store(folder.database_url(folder.settings()))
-        missing = _missing(_of_the_old(authorities, store, now), store, now)
-        store.close()
-    rows = {
-        "consortium": authorities.signing.consortium,
-        "authority": authorities.signing.fingerprint,
-        "authority_expires_at": authorities.signing.certificate.not_valid_after_utc,
-        "rotation": "under way" if previous else "none",
-        "previous_authority": previous.fingerprint if previous else None,
-        "missing": missing,
-        "server_certificate": leaf.fingerprint,
-        "server_certificate_issuer": leaf.issuer,
-        "server_certificate_expires_at": leaf.not_after,
-    }
+    rows = _status_rows(_existing(home))
     if as_json:
         print_json(
             {
@@ -263,6 +246,28 @@ def status(home: Home, as_json: JsonFlag = False) -> None:
         shown = local_time(value) if isinstance(value, datetime) else value
         text = ", ".join(shown) if isinstance(shown, list) else shown
         console.print(f"{key.replace('_', ' '):<30} {text or '–'}")
+
+
+def _status_rows(folder: CoordinatorHome) -> dict[str, str | datetime | list[str] | None]:
+    authorities, now = Authorities.load(folder.authority), utc_now()
+    leaf = ServerLeaf.read(folder.server).certificate
+    previous = authorities.previous
+    missing: list[str] = []
+    if previous is not None:
+        store = Store(folder.database_url(folder.settings()))
+        missing = _still_needing_previous(_signed_by_previous(authorities, store, now), store, now)
+        store.close()
+    return {
+        "consortium": authorities.signing.consortium,
+        "authority": authorities.signing.fingerprint,
+        "authority_expires_at": authorities.signing.certificate.not_valid_after_utc,
+        "rotation": "under way" if previous else "none",
+        "previous_authority": previous.fingerprint if previous else None,
+        "missing": missing,
+        "server_certificate": leaf.fingerprint,
+        "server_certificate_issuer": leaf.issuer,
+        "server_certificate_expires_at": leaf.not_after,
+    }
 
 
 app.command()(backup)

@@ -7,7 +7,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Final
 
 import typer
 
@@ -16,9 +16,10 @@ from coordinator.cli.fetching import fetched_set
 from wire.chunks import CHUNK_BYTES
 from wire.consilium.v1 import admin_pb2, registry_pb2
 from wire.errors import ConfigurationError
-from wire.files import digest_of
+from wire.extractor_file import ExtractorKind
 from wire.public_file import PublicSetFolder
-from wire.terminal import (
+from wire.runtime.files import digest_of
+from wire.runtime.terminal import (
     JsonFlag,
     as_dict,
     console,
@@ -29,17 +30,17 @@ from wire.terminal import (
     size,
 )
 
-# This room has no learner: training is a program of the other one, run beside this process.
-_TRAINING = "silo_agent.models.extractors"
-Kind: TypeAlias = Literal["auto", "pca", "denoising", "tfidf_svd", "contrastive"]
-"""Those of `wire.extractor_file`, or what fits the rows."""
+# The coordinator imports no learner: training is a program of the trainer's, run as a child process.
+_TRAINING = "silo_agent.trainer.pretraining"
+_KINDS: Final = ("auto", *ExtractorKind)
 
 
 def pretrain(
     name: Annotated[str, typer.Argument(help="The public set: name, name@version or digest.")],
     home: Home,
     kind: Annotated[
-        Kind, typer.Option(help="How to train; auto goes by what the rows are.")
+        str,
+        typer.Option(help=f"How to train: {', '.join(_KINDS)}; auto goes by what the rows are."),
     ] = "auto",
     dimensions: Annotated[
         int | None, typer.Option(min=1, help="Length of the vector a row becomes.")
@@ -51,6 +52,10 @@ def pretrain(
     as_json: JsonFlag = False,
 ) -> None:
     """Train an extractor on a public set alone, here, and publish it with the set."""
+    if kind not in _KINDS:
+        raise ConfigurationError(
+            f"--kind: there is no extractor {kind}.", f"Choose one of {', '.join(_KINDS)}."
+        )
     given = {"kind": kind, "dimensions": dimensions, "steps": steps, "seed": seed}
     options = [
         word
@@ -124,7 +129,7 @@ async def _fetched(home: Path, name: str, scratch: Path) -> tuple[registry_pb2.P
 
 def _train(rows: Path, out: Path, options: Sequence[str]) -> None:
     """Runs the training; its progress, and what it may lack, it tells this terminal itself. Ctrl-C ends both."""
-    program = [sys.executable, "-m", _TRAINING, str(rows), str(out), *options]
+    program = [sys.executable, "-P", "-m", _TRAINING, str(rows), str(out), *options]
     ended = subprocess.run(  # noqa: S603  our own program
         program, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=False
     )

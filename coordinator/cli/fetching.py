@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from coordinator.cli.connection import AdminLink
+from coordinator.cli.connection import AdminClient
 from wire.ballot import digest
 from wire.consilium.v1 import admin_pb2, ballot_pb2, registry_pb2
 from wire.errors import CONTENT_CORRUPT, MESSAGE_MALFORMED, Refusal
@@ -12,7 +12,7 @@ from wire.public_file import PublicSetFolder
 
 
 async def fetched_set(
-    link: AdminLink, reference: str, folder: PublicSetFolder
+    link: AdminClient, reference: str, folder: PublicSetFolder
 ) -> tuple[registry_pb2.PublicSet, Path]:
     """A public set and its file, which lies in `folder` afterwards; goes on where an earlier try was cut."""
     about = registry_pb2.GetPublicSetRequest(reference=reference)
@@ -26,11 +26,11 @@ async def fetched_set(
 
 
 async def fetched_consensus(
-    link: AdminLink, task: str, number: int
+    link: AdminClient, task: str, round_number: int
 ) -> tuple[ballot_pb2.ConsensusHeader, bytes]:
     """The consensus of a round, 0 for the latest, as one sees it who knows all classes."""
     header, data = None, bytearray()
-    request = admin_pb2.ExportConsensusRequest(task=task, round=number)
+    request = admin_pb2.ExportConsensusRequest(task=task, round=round_number)
     async for part in link.admin.ExportConsensus(request):
         if part.HasField("header"):
             header = part.header

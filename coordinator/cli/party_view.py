@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
+from coordinator.consensus.party_ledger import Spent, by_task, spent
 from coordinator.consensus.party_noise import PartyEntry
-from coordinator.party_ledger import Spent, by_task, spent
 from wire.privacy.declaration import MICRO
-from wire.terminal import local_time
+from wire.runtime.terminal import local_time
 
 _ALL = "all of them"
 

@@ -11,10 +11,10 @@ import typer
 
 from coordinator.cli.connection import Home, admin_link, run
 from coordinator.cli.extractors import extractors, pretrain
-from coordinator.public_sets import ConvertedSet, convert
+from coordinator.public_sets.convert import ConvertedSet, convert
 from wire.chunks import CHUNK_BYTES
 from wire.consilium.v1 import admin_pb2, registry_pb2
-from wire.terminal import (
+from wire.runtime.terminal import (
     JsonFlag,
     as_dict,
     console,

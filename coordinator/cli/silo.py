@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
+from coordinator.api.translation import duration
 from coordinator.cli.connection import Home, admin_link, run, token_lifetime
-from coordinator.translation import duration
 from wire.consilium.v1 import admin_pb2, rounds_pb2
-from wire.terminal import (
+from wire.runtime.terminal import (
     JsonFlag,
     as_dict,
     console,
@@ -101,6 +101,15 @@ class Ballots(StrEnum):
     KEEP = "keep"
     DROP = "drop"
 
+    @property
+    def dropped(self) -> bool:
+        """True if they no longer count."""
+        match self:
+            case Ballots.KEEP:
+                return False
+            case Ballots.DROP:
+                return True
+
 
 BallotsOption = Annotated[
     Ballots, typer.Option(help="Whether its ballots in open rounds still count.")
@@ -117,7 +126,7 @@ def revoke(
     """Refuse every further call of a silo, for good, and end its open streams."""
     if not yes:
         typer.confirm(f"Revoke {name}? To come back it needs a new token.", abort=True)
-    request = admin_pb2.RevokeSiloRequest(name=name, drop_ballots=ballots is Ballots.DROP)
+    request = admin_pb2.RevokeSiloRequest(name=name, drop_ballots=ballots.dropped)
 
     async def call() -> None:
         async with admin_link(home) as link:
@@ -130,7 +139,7 @@ def revoke(
 @app.command()
 def suspend(name: Name, ballots: BallotsOption, home: Home) -> None:
     """Refuse a silo's calls until it is resumed; its certificate stays good."""
-    request = admin_pb2.SuspendSiloRequest(name=name, drop_ballots=ballots is Ballots.DROP)
+    request = admin_pb2.SuspendSiloRequest(name=name, drop_ballots=ballots.dropped)
 
     async def call() -> None:
         async with admin_link(home) as link:

@@ -19,10 +19,9 @@ from coordinator.cli.task_view import (
     task_panel,
     task_row,
 )
-from wire.configuration import read_yaml
 from wire.consilium.v1 import admin_pb2, task_pb2
-from wire.task import TaskDefinition
-from wire.terminal import (
+from wire.runtime.configuration import read_yaml
+from wire.runtime.terminal import (
     JsonFlag,
     as_dict,
     console,
@@ -30,6 +29,7 @@ from wire.terminal import (
     print_messages,
     print_table,
 )
+from wire.task.definition import TaskDefinition
 
 app = typer.Typer(no_args_is_help=True, help="Define federations, start them, watch them.")
 
@@ -72,8 +72,8 @@ def start(name: Name, home: Home) -> None:
         async with admin_link(home) as link:
             return (await link.admin.StartTask(admin_pb2.StartTaskRequest(name=name))).task
 
-    number = run(call()).open_round.number
-    console.print(f"Task [bold]{name}[/] is running; round {number} is open.")
+    round_number = run(call()).open_round.number
+    console.print(f"Task [bold]{name}[/] is running; round {round_number} is open.")
 
 
 @app.command()
@@ -153,8 +153,8 @@ def watch(name: Name, home: Home) -> None:
         request = admin_pb2.WatchTaskRequest(name=name)
         async with admin_link(home) as link:
             with Live(console=console, refresh_per_second=4) as live:
-                async for news in link.admin.WatchTask(request):
-                    live.update(task_panel(news), refresh=True)
+                async for update in link.admin.WatchTask(request):
+                    live.update(task_panel(update), refresh=True)
 
     run(call())
 

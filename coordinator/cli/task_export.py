@@ -11,10 +11,10 @@ from coordinator.cli.connection import Home, admin_link, run
 from coordinator.cli.fetching import fetched_consensus, fetched_set
 from wire.consilium.v1 import admin_pb2, ballot_pb2, registry_pb2
 from wire.errors import ConfigurationError
-from wire.files import digest_of, write_atomically
 from wire.public_file import PublicSetFolder
-from wire.task import TaskDefinition
-from wire.terminal import console, size
+from wire.runtime.files import digest_of, write_atomically
+from wire.runtime.terminal import console, size
+from wire.task.definition import TaskDefinition
 
 DEFINITION, PUBLIC_SET = "definition.json", "public-set"
 CONSENSUS, README = "consensus.bin", "README.txt"
@@ -24,7 +24,7 @@ def export(
     name: Annotated[str, typer.Argument(help="The task's name.")],
     home: Home,
     out: Annotated[Path, typer.Option(help="Folder to write to; made if it is not there.")],
-    number: Annotated[
+    round_number: Annotated[
         int | None,
         typer.Option("--round", min=1, help="A closed round.", show_default="the latest"),
     ] = None,
@@ -36,7 +36,7 @@ def export(
             task = (await link.admin.GetTask(admin_pb2.GetTaskRequest(name=name))).task
             definition = TaskDefinition.from_proto(task.definition)
             # First what may be refused: a task without a consensus leaves no folder behind.
-            header, labels = await fetched_consensus(link, name, number or 0)
+            header, labels = await fetched_consensus(link, name, round_number or 0)
             require_own(out, definition)
             file = out / PUBLIC_SET
             if not file.is_file() or digest_of(file) != definition.public_set:

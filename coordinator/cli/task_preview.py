@@ -10,19 +10,18 @@ from rich.markup import escape
 from rich.table import Table
 
 from coordinator.cli.agreement_view import agreement_rows, lowest
-from coordinator.cli.connection import AdminLink, Home, admin_link, run
-from wire.configuration import checked
-from wire.consensus_policy import ConsensusPolicy, Credibility, RuleName
+from coordinator.cli.connection import AdminClient, Home, admin_link, run
 from wire.consilium.v1 import admin_pb2
 from wire.errors import ConfigurationError
-from wire.task import TaskDefinition
-from wire.terminal import JsonFlag, as_dict, console, print_json, print_table
+from wire.runtime.configuration import checked
+from wire.runtime.terminal import JsonFlag, as_dict, console, print_json, print_table
+from wire.task.consensus_policy import ConsensusPolicy, Credibility, RuleName
+from wire.task.definition import TaskDefinition
 
-_WEIGHING = (RuleName.WEIGHTED, RuleName.PER_CLASS_THRESHOLD)
 _SHOWN_CLASSES = 6
 
 
-class Tried(NamedTuple):
+class RulePreview(NamedTuple):
     """A policy, and what it would have published."""
 
     policy: ConsensusPolicy
@@ -32,7 +31,7 @@ class Tried(NamedTuple):
 def preview(
     name: Annotated[str, typer.Argument(help="The task's name.")],
     home: Home,
-    number: Annotated[
+    round_number: Annotated[
         int | None,
         typer.Option("--round", min=1, help="A closed round.", show_default="the latest"),
     ] = None,
@@ -65,11 +64,11 @@ def preview(
         raise ConfigurationError(
             "--all tries every rule; --rule asks for one.", "Leave one of them out."
         )
-    given: dict[str, Any] = {"min_share": min_share, "threshold": threshold, "trim": trim}
-    given |= {"credibility": credibility, "weights": weights(weight or ())}
-    given = {key: value for key, value in given.items() if value not in (None, {})}
+    options: dict[str, Any] = {"min_share": min_share, "threshold": threshold, "trim": trim}
+    options |= {"credibility": credibility, "weights": weights(weight or ())}
+    given = {key: value for key, value in options.items() if value not in (None, {})}
 
-    async def call() -> tuple[TaskDefinition, list[Tried]]:
+    async def call() -> tuple[TaskDefinition, list[RulePreview]]:
         async with admin_link(home) as link:
             task = (await link.admin.GetTask(admin_pb2.GetTaskRequest(name=name))).task
             definition = TaskDefinition.from_proto(task.definition)
@@ -78,27 +77,39 @@ def preview(
                 if every
                 else [policy(definition.consensus, rule or definition.consensus.rule, given)]
             )
-            return definition, [await _tried(link, name, number or 0, each) for each in policies]
+            return definition, [
+                await _previewed(link, name, round_number or 0, each) for each in policies
+            ]
 
-    definition, tried = run(call())
+    definition, previews = run(call())
     if as_json:
         print_json(
-            {"task": name, "published_by": definition.consensus.rule, "previews": tried_json(tried)}
+            {
+                "task": name,
+                "published_by": definition.consensus.rule,
+                "previews": previews_json(previews),
+            }
         )
         return
+    _print_previews(definition, previews, every=every)
+
+
+def _print_previews(
+    definition: TaskDefinition, previews: Sequence[RulePreview], *, every: bool
+) -> None:
     console.print(
-        f"Round {tried[0].found.round} of [bold]{name}[/], {definition.rows} rows, "
+        f"Round {previews[0].found.round} of [bold]{definition.name}[/], {definition.rows} rows, "
         f"published by {definition.consensus.rule}"
     )
-    console.print(comparison([tried_row(each, definition.labels) for each in tried]))
-    if every and all(each.policy.rule is not RuleName.WEIGHTED for each in tried):
-        console.print("weighted is left out: give --weight or --credibility")
+    console.print(comparison([preview_row(each, definition.labels) for each in previews]))
     if not every:
         print_table(
             "Agreement with it",
-            agreement_rows(tried[0].found.agreement),
+            agreement_rows(previews[0].found.agreement),
             empty="Nobody was compared with it.",
         )
+    elif all(each.policy.rule is not RuleName.WEIGHTED for each in previews):
+        console.print("weighted is left out: give --weight or --credibility")
 
 
 def weights(given: Iterable[str]) -> dict[str, int]:
@@ -123,7 +134,7 @@ def policy(own: ConsensusPolicy, rule: RuleName, given: dict[str, Any]) -> Conse
         "threshold": own.threshold,
         "trim": own.trim,
     }
-    if rule in _WEIGHING and not {"credibility", "weights"} & given.keys():
+    if rule.weighs_silos and not {"credibility", "weights"} & given.keys():
         values |= {"credibility": own.credibility, "weights": own.weights}
     return checked({**values, **given}, ConsensusPolicy, "The options")
 
@@ -134,19 +145,19 @@ def fitting(task: TaskDefinition, given: dict[str, Any]) -> list[ConsensusPolicy
     known = bool(weighing) or task.consensus.credibility is not Credibility.EQUAL
     plain = {key: value for key, value in given.items() if key not in weighing}
     return [
-        policy(task.consensus, rule, given if rule in _WEIGHING else plain)
+        policy(task.consensus, rule, given if rule.weighs_silos else plain)
         for rule in RuleName
         if task.encoding in rule.encodings and (known or rule is not RuleName.WEIGHTED)
     ]
 
 
-def tried_row(tried: Tried, labels: Sequence[str]) -> dict[str, object]:
+def preview_row(preview: RulePreview, labels: Sequence[str]) -> dict[str, object]:
     """A rule in the comparison."""
-    found = tried.found
+    found = preview.found
     classes = [f"{label} {count}" for label, count in zip(labels, found.labelled_rows, strict=True)]
     more = " …" if len(classes) > _SHOWN_CLASSES else ""
     return {
-        "rule": rule_words(tried.policy),
+        "rule": rule_words(preview.policy),
         "labelled": sum(found.labelled_rows),
         "abstained": found.abstained_rows,
         "differs": found.differing_rows,
@@ -177,17 +188,21 @@ def rule_words(policy: ConsensusPolicy) -> str:
             return f"{policy.rule} {policy.trim:.3g}"
         case RuleName.WEIGHTED:
             return f"{policy.rule} by {policy.credibility}"
-        case _:
+        case RuleName.MAJORITY | RuleName.CERTAINTY_WEIGHTED | RuleName.STAPLE:
             return str(policy.rule)
 
 
-def tried_json(tried: Iterable[Tried]) -> list[dict[str, Any]]:
+def previews_json(previews: Iterable[RulePreview]) -> list[dict[str, Any]]:
     """The same for scripts."""
     return [
-        {"policy": each.policy.model_dump(mode="json"), **as_dict(each.found)} for each in tried
+        {"policy": each.policy.model_dump(mode="json"), **as_dict(each.found)} for each in previews
     ]
 
 
-async def _tried(link: AdminLink, task: str, number: int, policy: ConsensusPolicy) -> Tried:
-    request = admin_pb2.PreviewConsensusRequest(task=task, round=number, policy=policy.to_proto())
-    return Tried(policy, await link.admin.PreviewConsensus(request))
+async def _previewed(
+    link: AdminClient, task: str, round_number: int, policy: ConsensusPolicy
+) -> RulePreview:
+    request = admin_pb2.PreviewConsensusRequest(
+        task=task, round=round_number, policy=policy.to_proto()
+    )
+    return RulePreview(policy, await link.admin.PreviewConsensus(request))

@@ -11,9 +11,9 @@ from rich.table import Table
 from coordinator.cli.silo import silo_row
 from wire.consilium.v1 import admin_pb2, task_pb2
 from wire.privacy.declaration import Declaration, PrivacyDemand
-from wire.task import TaskDefinition
-from wire.task_words import task_words
-from wire.terminal import enum_word, local_time
+from wire.runtime.terminal import enum_word, local_time
+from wire.task.definition import TaskDefinition
+from wire.task.words import task_words
 
 
 def status_word(task: task_pb2.TaskState) -> str:
@@ -100,14 +100,14 @@ def demand_words(definition: task_pb2.TaskDefinition) -> str:
     return "; ".join(words) or "–"
 
 
-def task_panel(news: admin_pb2.WatchTaskResponse) -> RenderableType:
+def task_panel(update: admin_pb2.WatchTaskResponse) -> RenderableType:
     """The live view: the task above, who is connected below."""
-    task = news.task
+    task = update.task
     voted = set(task.open_round.voted)
     silos = Table(expand=False, box=None, padding=(0, 2))
     for column in ("silo", "connected", "doing", "ballot"):
         silos.add_column(column)
-    for silo in news.silos:
+    for silo in update.silos:
         row = silo_row(silo)
         ballot = "in" if silo.name in voted else "–"
         silos.add_row(silo.name, str(row["connected"]), str(row["doing"]), ballot)

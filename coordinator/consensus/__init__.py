@@ -1,21 +1,20 @@
 """How ballots become a consensus: one module per idea, pure functions over votes."""
 
 from coordinator.consensus.agreement import Agreement
-from coordinator.consensus.decoding import ballot_weights
-from coordinator.consensus.electing import Outcome, elect
-from coordinator.consensus.forming import changed_rows, form_consensus
+from coordinator.consensus.elect import Outcome, elect
+from coordinator.consensus.label_view import changed_rows, labels_for
 from coordinator.consensus.majority import majority
+from coordinator.consensus.noise_weights import ballot_weights
 from coordinator.consensus.party_noise import NoisyRule, PartyRelease, release_of
-from coordinator.consensus.poll import BallotBox
-from coordinator.consensus.qualified import QualifiedMajority
-from coordinator.consensus.rules import Rule, rule_for
+from coordinator.consensus.poll import BallotSource
+from coordinator.consensus.qualified_majority import QualifiedMajority
+from coordinator.consensus.rules import Rule, form_consensus, rule_for
 from coordinator.consensus.tally import Counts, Tally
 from coordinator.consensus.ties import TieKey
-from coordinator.consensus.views import labels_for
 
 __all__ = [
     "Agreement",
-    "BallotBox",
+    "BallotSource",
     "Counts",
     "NoisyRule",
     "Outcome",

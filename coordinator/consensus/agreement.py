@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from coordinator.consensus.label_view import planes_for
 from coordinator.consensus.poll import Poll
-from coordinator.consensus.views import planes_for
 from wire.ballot import BallotShape, Encoding, Packed, Planes
 
 
@@ -28,7 +28,7 @@ class Agreement:
 
 
 def agreements(poll: Poll, published: Packed, shape: BallotShape) -> Mapping[str, Agreement]:
-    """Every silo in the box against its own view of the consensus."""
+    """Every ballot of the round against its silo's own view of the consensus."""
     views: dict[tuple[int, ...], _View] = {}
     found = {}
     for silo, payload in poll.ballots:
@@ -54,20 +54,23 @@ class _View:
     ) -> _View:
         classes = planes_for(published, shape, known)
         labelled = np.bitwise_or.reduce(classes, axis=0)
-        if ballot.encoding is Encoding.ONE_HOT:
-            return cls(ballot, classes, labelled)
-        codes = np.zeros((ballot.label_planes, ballot.plane_bytes), dtype=np.uint8)
-        for code, rows in enumerate(classes):
-            for position in _ones(code, ballot):
-                codes[position] |= rows
-        return cls(ballot, codes, labelled)
+        match ballot.encoding:
+            case Encoding.ONE_HOT:
+                return cls(ballot, classes, labelled)
+            case Encoding.INDEX | Encoding.SCORED:
+                return cls(ballot, _codes(classes, ballot), labelled)
 
     def compare(self, payload: Packed) -> Agreement:
         """A ballot against this view."""
         planes = np.frombuffer(payload, dtype=np.uint8)[: self.planes.size]
         planes = planes.reshape(self.planes.shape)
-        if self.ballot.encoding is Encoding.ONE_HOT:
-            return self._compare_one_hot(planes)
+        match self.ballot.encoding:
+            case Encoding.ONE_HOT:
+                return self._compare_one_hot(planes)
+            case Encoding.INDEX | Encoding.SCORED:
+                return self._compare_codes(planes)
+
+    def _compare_codes(self, planes: Planes) -> Agreement:
         differing = np.zeros_like(self.labelled)
         for mine, theirs in zip(planes, self.planes, strict=True):
             differing |= mine ^ theirs
@@ -82,6 +85,15 @@ class _View:
             same |= mine & theirs
         single = self.labelled & voted & ~several
         return Agreement(_rows(single), _rows(single & same))
+
+
+def _codes(classes: Planes, shape: BallotShape) -> Planes:
+    """One plane per class as the planes of class indices."""
+    codes = np.zeros((shape.label_planes, shape.plane_bytes), dtype=np.uint8)
+    for code, rows in enumerate(classes):
+        for position in _ones(code, shape):
+            codes[position] |= rows
+    return codes
 
 
 def _ones(code: int, shape: BallotShape) -> list[int]:

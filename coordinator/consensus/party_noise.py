@@ -26,7 +26,7 @@ from wire.ballot import BEST_SCORE, BallotShape, Encoding, Labels
 from wire.privacy.declaration import MICRO
 from wire.privacy.events import Laplace
 from wire.privacy.randomness import Bits
-from wire.task import TaskDefinition
+from wire.task.definition import TaskDefinition
 
 GRAINS: Final = 256
 """Steps of the grid that noise is drawn on, per vote; fixed in advance."""
@@ -94,9 +94,11 @@ def sensitivity(shape: BallotShape, *, certainties: bool = False, votes: int = 1
     INDEX and SCORED: a vote leaves one class for another; where certainties count, it takes the highest along.
     ONE_HOT: any pattern of ones may become its opposite. A ballot that counts `votes` times moves so much more.
     """
-    if shape.encoding is Encoding.ONE_HOT:
-        return votes * shape.classes
-    return votes * 2 * (BEST_SCORE if certainties else 1)
+    match shape.encoding:
+        case Encoding.ONE_HOT:
+            return votes * shape.classes
+        case Encoding.INDEX | Encoding.SCORED:
+            return votes * 2 * (BEST_SCORE if certainties else 1)
 
 
 def release_of(task: TaskDefinition) -> PartyRelease | None:
@@ -105,7 +107,9 @@ def release_of(task: TaskDefinition) -> PartyRelease | None:
     if gamma is None:
         return None
     moved = sensitivity(
-        task.shape, certainties=counts_certainties(task.consensus), votes=task.votes_per_ballot
+        task.shape,
+        certainties=counts_certainties(task.consensus.rule),
+        votes=task.votes_per_ballot,
     )
     return PartyRelease(moved, round(gamma * MICRO), task.rows)
 

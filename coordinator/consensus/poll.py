@@ -11,7 +11,7 @@ from coordinator.consensus.ties import TieKey
 from wire.ballot import BallotShape, Packed
 
 
-class BallotBox(Protocol):
+class BallotSource(Protocol):
     """The ballots of a round by silo, in a fixed order; may be gone through more than once."""
 
     def __iter__(self) -> Iterator[tuple[str, Packed]]: ...
@@ -19,10 +19,10 @@ class BallotBox(Protocol):
 
 @dataclass(frozen=True)
 class Poll:
-    """One round's ballots. Nothing published may depend on the order of the box or on silos' names."""
+    """One round's ballots. Nothing published may depend on the order of ballots or on silos' names."""
 
     shape: BallotShape
-    ballots: BallotBox
+    ballots: BallotSource
     weights: Mapping[str, int]
     """What each silo's ballot counts."""
     key: TieKey

@@ -25,9 +25,9 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from coordinator.consensus.forming import ROW_BLOCK
 from coordinator.consensus.majority import majority
 from coordinator.consensus.poll import Poll
+from coordinator.consensus.tally import ROW_BLOCK
 from coordinator.consensus.ties import TieKey
 from wire.ballot import ABSTAIN, BallotShape, Labels, class_planes, digest, unpack
 
@@ -38,7 +38,7 @@ LogTable: TypeAlias = npt.NDArray[np.int32]
 
 STRENGTH: Final = 5.0
 EXPERT: Final = 0.8
-"""As in `decoding`: how often an expert is assumed to be right; public and the same for every silo."""
+"""As in `noise_weights`: how often an expert is assumed to be right; public and the same for every silo."""
 SPREAD: Final = 0.05
 """So much of a silo's votes may be anything."""
 GRAIN: Final = 4096
@@ -67,7 +67,7 @@ class Reliability:
 
 
 def staple(poll: Poll) -> Labels:
-    """(rows,) labels, ABSTAIN where nobody voted. Three passes over the box; 4 bytes per row and class,
+    """(rows,) labels, ABSTAIN where nobody voted. Three passes over the ballots; 4 bytes per row and class,
     4 per silo and pair of classes."""
     shape = poll.shape
     seen = np.zeros((shape.classes, shape.plane_bytes), dtype=np.uint8)

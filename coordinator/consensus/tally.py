@@ -30,6 +30,8 @@ _BATCH: Final = 16
 _BLOCK_BYTES: Final = 128 * 1024
 """Size of one operand; the dozen an adder works on then stay in the processor's L2 cache."""
 _CACHE_LINE: Final = 64
+ROW_BLOCK: Final = 65_536
+"""Rows whose counts are held unpacked at one time."""
 
 
 class Tally:

@@ -22,10 +22,10 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from coordinator.consensus.forming import ROW_BLOCK, form_consensus
 from coordinator.consensus.majority import majority
 from coordinator.consensus.poll import Poll
-from coordinator.consensus.tally import Tally
+from coordinator.consensus.rules import form_consensus
+from coordinator.consensus.tally import ROW_BLOCK, Tally
 from wire.ballot import ABSTAIN, Labels, unpack
 
 CLEARLY: Final = Fraction(3, 2)
@@ -35,7 +35,7 @@ ERRORS: Final = 3
 
 
 @dataclass(frozen=True)
-class Standing:
+class Disagreement:
     """How a silo's votes compare with the majority of the others."""
 
     compared: int
@@ -60,14 +60,14 @@ class Trimmed:
     def __call__(self, poll: Poll) -> Labels:
         """(rows,) labels, ABSTAIN where nobody who is left voted."""
         tally = poll.tally()
-        left_out = self.left_out(standings(poll, tally))
+        left_out = self.left_out(disagreements(poll, tally))
         if left_out:
             tally = poll.tally(without=left_out)
         return form_consensus(tally, majority, poll.key)
 
-    def left_out(self, standings: Mapping[str, Standing]) -> frozenset[str]:
+    def left_out(self, disagreements: Mapping[str, Disagreement]) -> frozenset[str]:
         """The silos whose ballots do not count."""
-        judged = {silo: one.disagreement for silo, one in standings.items() if one.compared}
+        judged = {silo: one.disagreement for silo, one in disagreements.items() if one.compared}
         most = len(judged) * self.trim_permille // 1000
         if not most:
             return frozenset()
@@ -76,15 +76,15 @@ class Trimmed:
         return frozenset(
             silo
             for silo, share in judged.items()
-            if share > border and _clearly_worse(share, middle, standings[silo].compared)
+            if share > border and _clearly_worse(share, middle, disagreements[silo].compared)
         )
 
 
-def standings(poll: Poll, tally: Tally) -> dict[str, Standing]:
+def disagreements(poll: Poll, tally: Tally) -> dict[str, Disagreement]:
     """Every silo against the majority of the others; `tally` has all ballots of the poll."""
     leaders = _Leaders.of(tally)
     return {
-        silo: leaders.standing(unpack(payload, poll.shape), poll.weights[silo])
+        silo: leaders.disagreement(unpack(payload, poll.shape), poll.weights[silo])
         for silo, payload in poll.ballots
     }
 
@@ -117,7 +117,7 @@ class _Leaders:
         first, second, third = highest
         return cls(classes[0], classes[1], first - second, first > third, second > third)
 
-    def standing(self, labels: Labels, weight: int) -> Standing:
+    def disagreement(self, labels: Labels, weight: int) -> Disagreement:
         """A silo that is in the tally by `weight`, against what the tally says without it.
 
         Without its vote the leader may fall behind the runner-up, or a tie of these two be decided.
@@ -128,7 +128,7 @@ class _Leaders:
         ahead = np.where(next_mine & (weight > 0), self.leads_third, self.lead > 0)
         differing = overtaken | (ahead & ~mine & (labels != ABSTAIN))
         agreed, differed = int(np.count_nonzero(same)), int(np.count_nonzero(differing))
-        return Standing(agreed + differed, differed)
+        return Disagreement(agreed + differed, differed)
 
 
 def _clearly_worse(share: Fraction, middle: Fraction, rows: int) -> bool:

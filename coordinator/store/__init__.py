@@ -1,24 +1,23 @@
-"""Everything the coordinator must not forget: members, public sets, tasks, ballots, and who did what."""
+"""The coordinator's database: members, public sets, tasks, ballots, and the audit chain."""
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
 from typing import Any
 
 from sqlalchemy import text
 
 from coordinator.store.audit import AuditStore
 from coordinator.store.ballots import BallotStore
+from coordinator.store.close_lock import CloseLock, try_close_lock
 from coordinator.store.engine import POSTGRES, connect_arguments, open_database
 from coordinator.store.extractors import ExtractorStore
-from coordinator.store.holdings import HoldingStore
 from coordinator.store.members import MemberStore
+from coordinator.store.outstanding import OutstandingStore
 from coordinator.store.party_releases import PartyLedger
 from coordinator.store.public_sets import PublicSetStore
 from coordinator.store.signers import SignerStore
 from coordinator.store.silos import SiloStore
 from coordinator.store.tasks import TaskStore
-from coordinator.store.turns import closing_turn
 
 __all__ = ["Store"]
 
@@ -27,7 +26,7 @@ CHANNEL = "consilium"
 
 
 class Store:
-    """One database. Methods block; the service calls them from its store threads."""
+    """One database. Methods block; services call them through a `StoreExecutor`."""
 
     def __init__(self, url: str) -> None:
         self._engine = open_database(url)
@@ -39,7 +38,7 @@ class Store:
         self.ballots = BallotStore(self._engine)
         self.signers = SignerStore(self._engine)
         self.audit = AuditStore(self._engine)
-        self.holdings = HoldingStore(self._engine)
+        self.outstanding = OutstandingStore(self._engine)
         self.party_ledger = PartyLedger(self._engine)
 
     @property
@@ -47,9 +46,9 @@ class Store:
         """True if other replicas may work on the same database."""
         return self._engine.dialect.name == POSTGRES
 
-    def closing_turn(self, task: str, number: int) -> AbstractContextManager[bool]:
-        """True inside the block if it is this replica's turn to close the round."""
-        return closing_turn(self._engine, task, number)
+    def try_close_lock(self, task: str, round_number: int) -> CloseLock | None:
+        """The lock on closing a round, to be released; None if another holds it."""
+        return try_close_lock(self._engine, task, round_number)
 
     def notify(self, message: str) -> None:
         """Sends a short message to everyone who listens to a shared database."""

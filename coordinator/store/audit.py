@@ -21,7 +21,7 @@ from sqlalchemy import (
 )
 
 from coordinator.store.schema import audit, audit_head
-from wire.chain import Head, Link, append
+from wire.runtime.chain import Head, Link, append
 
 _PAGE = 1000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 from google.protobuf.json_format import MessageToDict, ParseDict
 from sqlalchemy import Connection, Engine, bindparam, func, insert, select
 
-from coordinator.rounds import admit_ballot
+from coordinator.round_engine import admit_ballot
 from coordinator.store.audit import Act, record
 from coordinator.store.engine import snapshot
 from coordinator.store.records import BallotRecord, SiloDeclaration
 from coordinator.store.rounds import update_round
 from coordinator.store.schema import ballots, in_order
-from coordinator.store.silos import keep_standing
-from coordinator.store.tasks import get_polling
+from coordinator.store.silos import lock_active_silo
+from coordinator.store.task_rows import get_voting_state
 from wire.consilium.v1 import privacy_pb2
-from wire.crash_points import crash_point
 from wire.errors import BALLOT_CONFLICT, RECEIPT_UNKNOWN, TASK_NOT_RUNNING, Refusal
 from wire.privacy.declaration import Declaration
-from wire.task import TaskStatus
+from wire.runtime.crash_points import crash_point
+from wire.task.definition import TaskStatus
 
 # Asked with every ballot, hence built once.
 _THIS = (
@@ -45,86 +44,79 @@ class BallotStore:
         The same ballot again gives the first record with what was declared then, even after the round has
         closed; a different one by the same silo is a conflict, whatever the state of the round.
         """
-        task, number, silo = ballot.task, ballot.round, ballot.silo
+        task, round_number, silo = ballot.task, ballot.round, ballot.silo
         with self._engine.begin() as tx:
-            keep_standing(tx, silo)
-            polling = get_polling(tx, task)
-            held = _held(tx, task, number, silo)
+            lock_active_silo(tx, silo)
+            state = get_voting_state(tx, task)
+            held = _held(tx, task, round_number, silo)
             if held is not None:
                 if held.digest != ballot.digest:
-                    raise Refusal(BALLOT_CONFLICT, name=silo, task=task, round=number)
+                    raise Refusal(BALLOT_CONFLICT, name=silo, task=task, round=round_number)
                 return held
-            current = polling.open_round
-            admit_ballot(current, task, number, silo)
-            if polling.status is not TaskStatus.RUNNING:
-                raise Refusal(TASK_NOT_RUNNING, task=task, status=polling.status)
+            current = state.open_round
+            admit_ballot(current, task, round_number, silo)
+            if state.status is not TaskStatus.RUNNING:
+                raise Refusal(TASK_NOT_RUNNING, task=task, status=state.status)
             tx.execute(
                 _INSERT,
                 {
                     "task": task,
-                    "round": number,
+                    "round": round_number,
                     "silo": silo,
                     "digest": ballot.digest,
                     "payload": payload,
                     "accepted_at": ballot.accepted_at,
                     "signer": ballot.signer,
                     "signature": ballot.signature,
-                    "privacy": _kept(ballot.declaration),
+                    "privacy": _declaration_to_json(ballot.declaration),
                     "consensuses_seen": list(ballot.consensuses_seen) or None,
                 },
             )
             votes = len(current.voted) + 1 if current else 0
-            if votes == polling.quorum:
-                update_round(tx, task, number, quorum_at=ballot.accepted_at)
+            if votes == state.quorum:
+                update_round(tx, task, round_number, quorum_at=ballot.accepted_at)
             record(
                 tx,
                 ballot.accepted_at,
                 f"silo/{silo}",
                 Act.BALLOT_ACCEPTED,
                 f"task/{task}",
-                round=number,
+                round=round_number,
                 digest=ballot.digest,
                 bytes=len(payload),
-                **_audited(ballot),
+                **_audit_details(ballot),
             )
             crash_point("ballot-accepting")
             return ballot
 
-    def held(self, task: str, number: int, silo: str) -> BallotRecord:
+    def held(self, task: str, round_number: int, silo: str) -> BallotRecord:
         """A silo's stored ballot without its bits, or RECEIPT_UNKNOWN."""
         with self._engine.begin() as tx:
-            ballot = _held(tx, task, number, silo)
+            ballot = _held(tx, task, round_number, silo)
         if ballot is None:
-            raise Refusal(RECEIPT_UNKNOWN, name=silo, task=task, round=number)
+            raise Refusal(RECEIPT_UNKNOWN, name=silo, task=task, round=round_number)
         return ballot
 
-    def payloads(self, task: str, number: int) -> Iterator[tuple[str, bytes]]:
-        """Each silo's ballot in turn, by name; at most one is held in memory."""
-        mine = (ballots.c.task == task) & (ballots.c.round == number)
-        with self._engine.begin() as tx:
-            query = select(ballots.c.silo).where(mine).order_by(in_order(ballots.c.silo))
-            names = list(tx.execute(query).scalars())
-        for name in names:
-            yield name, self.payload(task, number, name)
-
-    def payload(self, task: str, number: int, silo: str) -> bytes:
+    def payload(self, task: str, round_number: int, silo: str) -> bytes:
         """One silo's bits, which must be there."""
         with snapshot(self._engine) as tx:
-            payload: bytes = tx.execute(_PAYLOAD, _key(task, number, silo)).scalar_one()
+            payload: bytes = tx.execute(_PAYLOAD, _key(task, round_number, silo)).scalar_one()
         return payload
 
-    def declarations(self, task: str, number: int) -> dict[str, Declaration]:
-        """What each silo declared of its ballot in a round."""
-        query = select(ballots.c.silo, ballots.c.privacy).where(
-            ballots.c.task == task, ballots.c.round == number
+    def declarations(self, task: str, round_number: int) -> dict[str, Declaration]:
+        """What each silo declared of its ballot in a round, by name: one entry for every stored ballot."""
+        query = (
+            select(ballots.c.silo, ballots.c.privacy)
+            .where(ballots.c.task == task, ballots.c.round == round_number)
+            .order_by(in_order(ballots.c.silo))
         )
         with snapshot(self._engine) as tx:
-            return {silo: _declared(kept) for silo, kept in tx.execute(query)}
+            return {silo: _declaration_from_json(column) for silo, column in tx.execute(query)}
 
-    def consensuses_seen(self, task: str, number: int) -> set[str]:
+    def consensuses_seen(self, task: str, round_number: int) -> set[str]:
         """Digests of earlier consensuses of a round that its voters were sent before a restore."""
         query = select(ballots.c.consensuses_seen).where(
-            ballots.c.task == task, ballots.c.round == number
+            ballots.c.task == task, ballots.c.round == round_number
         )
         with snapshot(self._engine) as tx:
             return {digest for seen in tx.execute(query).scalars() for digest in seen or ()}
@@ -146,8 +138,8 @@ class BallotStore:
         )
         with snapshot(self._engine) as tx:
             return [
-                SiloDeclaration(silo, number, _declared(kept))
-                for silo, number, kept in tx.execute(query)
+                SiloDeclaration(silo, round_number, _declaration_from_json(column))
+                for silo, round_number, column in tx.execute(query)
             ]
 
     def number_held(self, silo: str) -> int:
@@ -157,46 +149,46 @@ class BallotStore:
             return tx.execute(query).scalar_one()
 
 
-def _kept(declaration: Declaration) -> dict[str, Any] | None:
-    """As it is stored: the wire's own fields; nothing for a ballot of which nothing was declared."""
+def _declaration_to_json(declaration: Declaration) -> dict[str, Any] | None:
+    """As the column `privacy` holds it: the wire's own fields; NULL if nothing was declared."""
     if declaration == Declaration():
         return None
     return MessageToDict(declaration.to_proto(), preserving_proto_field_name=True)
 
 
-def _declared(kept: dict[str, Any] | None) -> Declaration:
-    if kept is None:
+def _declaration_from_json(column: dict[str, Any] | None) -> Declaration:
+    if column is None:
         return Declaration()
-    return Declaration.from_proto(ParseDict(kept, privacy_pb2.PrivacyDeclaration()))
+    return Declaration.from_proto(ParseDict(column, privacy_pb2.PrivacyDeclaration()))
 
 
-def _audited(ballot: BallotRecord) -> dict[str, str | int]:
+def _audit_details(ballot: BallotRecord) -> dict[str, str | int]:
     """What the audit chain says of its silo's declarations; ε and δ as the wire carries them, 0 for no bound."""
-    told: dict[str, str | int] = {}
+    details: dict[str, str | int] = {}
     if ballot.consensuses_seen:
-        told["consensuses_seen"] = " ".join(ballot.consensuses_seen)
+        details["consensuses_seen"] = " ".join(ballot.consensuses_seen)
     declaration = ballot.declaration
     if declaration != Declaration():
         said = declaration.to_proto()
-        told |= {
+        details |= {
             "mechanism": str(declaration.mechanism),
             "epsilon_micros": said.epsilon_micros,
             "delta_picos": said.delta_picos,
             "unit": str(declaration.unit),
             "estimate": int(declaration.estimate),
         }
-    return told
+    return details
 
 
-def _key(task: str, number: int, silo: str) -> dict[str, str | int]:
-    return {"task": task, "round": number, "silo": silo}
+def _key(task: str, round_number: int, silo: str) -> dict[str, str | int]:
+    return {"task": task, "round": round_number, "silo": silo}
 
 
-def _held(tx: Connection, task: str, number: int, silo: str) -> BallotRecord | None:
-    row = tx.execute(_HELD, _key(task, number, silo)).mappings().first()
+def _held(tx: Connection, task: str, round_number: int, silo: str) -> BallotRecord | None:
+    row = tx.execute(_HELD, _key(task, round_number, silo)).mappings().first()
     if row is None:
         return None
     values = dict(row)
-    declaration = _declared(values.pop("privacy"))
+    declaration = _declaration_from_json(values.pop("privacy"))
     values["consensuses_seen"] = tuple(values["consensuses_seen"] or ())
     return BallotRecord(**values, already_held=True, declaration=declaration)

@@ -1,4 +1,4 @@
-"""Certificates that were issued, and which of them are still good; within someone else's transaction."""
+"""Issued certificates, and which of them are still good; within the caller's transaction."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from coordinator.store.engine import insert_new
 from coordinator.store.records import IssuedCertificate
 from coordinator.store.schema import certificates
 from wire.errors import REQUEST_INVALID, Refusal
-from wire.identity import Role
+from wire.identity.identity import Role
 
 
 def certificate_of_key(tx: Connection, key_hash: str, role: Role, name: str) -> str | None:
@@ -61,7 +61,7 @@ def good_certificates(tx: Connection, role: Role, name: str) -> list[str]:
     return list(tx.execute(query.order_by(certificates.c.issued)).scalars())
 
 
-def standing_of(role: Role, table: Table) -> Select[tuple[str, str | None]]:
+def status_query(role: Role, table: Table) -> Select[tuple[str, str | None]]:
     """A query: the status of the member `:name` in `table`, a row for each of its good certificates, oldest first."""
     theirs = (certificates.c.role == role) & (certificates.c.name == table.c.name)
     held = table.outerjoin(certificates, theirs & ~certificates.c.withdrawn)

@@ -1,7 +1,7 @@
-"""Opens the database: SQLite or PostgreSQL, its schema up to date, its failures in our own words.
+"""Opens the database: SQLite or PostgreSQL, its schema up to date, its errors translated to our catalogue.
 
 Transactions run at READ COMMITTED on PostgreSQL and one after the other on SQLite. What must not be changed by
-two replicas at once is locked row by row, always in this order, so that nobody waits in a circle:
+two replicas at once is locked row by row, always in this order, so that there are no deadlocks:
 members, tasks (by name), rounds and ballots, the revision counter, the head of the audit chain.
 """
 
@@ -28,10 +28,11 @@ SQLITE: Final = "sqlite"
 
 _MIGRATIONS = Path(__file__).parent / "migrations"
 _MIGRATION_LOCK = 0x636F6E73  # any number that nobody else uses in this database
+# Enough for the store's threads, the locks of rounds being closed and a scrape of the metrics, all at once.
 _CONNECTIONS = 6
 _MORE_CONNECTIONS = 4
 _SQLITE_SECONDS = 10.0  # how long one waits for a lock, unless the URL has a `timeout`
-_SQLITE_TROUBLE = {
+_SQLITE_UNAVAILABLE = {
     sqlite3.SQLITE_BUSY,
     sqlite3.SQLITE_CANTOPEN,
     sqlite3.SQLITE_CORRUPT,
@@ -42,9 +43,9 @@ _SQLITE_TROUBLE = {
 }
 # SQLSTATE classes: connection exceptions, insufficient resources, operator intervention; then a database that
 # has become a standby and a lock that was not to be had in time.
-_POSTGRES_TROUBLE = ("08", "53", "57P", "25006", "55P03")
+_POSTGRES_UNAVAILABLE = ("08", "53", "57P", "25006", "55P03")
 _LOST_RACES = ("40001", "40P01")
-# A replica whose machine vanished must not hold its locks for the two hours of TCP's own patience.
+# A replica whose machine vanished must not hold its locks for the two hours of TCP's own keepalive.
 _SESSION = {
     "lock_timeout": "20s",
     "idle_in_transaction_session_timeout": "60s",
@@ -89,8 +90,8 @@ def open_engine(url: str) -> Engine:
     """An engine whose every transaction is durable and serial enough for the round engine."""
     parsed = _parsed(url)
     if parsed.get_backend_name() == SQLITE:
-        patience = {} if "timeout" in parsed.query else {"timeout": _SQLITE_SECONDS}
-        engine = create_engine(parsed, connect_args=patience)
+        timeout = {} if "timeout" in parsed.query else {"timeout": _SQLITE_SECONDS}
+        engine = create_engine(parsed, connect_args=timeout)
         event.listen(engine, "connect", _configure_sqlite)
         event.listen(engine, "begin", _begin_immediate)
     else:
@@ -102,7 +103,7 @@ def open_engine(url: str) -> Engine:
             max_overflow=_MORE_CONNECTIONS,
             connect_args=_session_arguments(parsed),
         )
-    event.listen(engine, "handle_error", _in_our_words)
+    event.listen(engine, "handle_error", _translated)
     return engine
 
 
@@ -148,13 +149,13 @@ def insert_new(tx: Connection, table: Table, **values: object) -> bool:
 
 
 def lost_a_race(error: BaseException) -> bool:
-    """True if the database undid a transaction in favour of another one: it may be run again."""
+    """True for a serialization failure or a deadlock: the transaction was undone and may be run again."""
     return isinstance(error, DBAPIError) and getattr(error.orig, "sqlstate", None) in _LOST_RACES
 
 
 @contextmanager
 def _tables_may_be_replaced(connection: Connection) -> Iterator[None]:
-    """SQLite alters a table by making a new one; rows that refer to the old one must not object.
+    """Lets migrations replace tables: SQLite alters one by copying it, and references to the old one must not fail.
 
     SQLite heeds this only outside a transaction, hence on the driver's own connection.
     """
@@ -196,7 +197,7 @@ def _session_arguments(url: URL) -> dict[str, str | int]:
     return {name: value for name, value in _CONNECT.items() if name not in url.query}
 
 
-def _in_our_words(context: ExceptionContext) -> BaseException | None:
+def _translated(context: ExceptionContext) -> BaseException | None:
     """STORE_UNAVAILABLE for a database that is gone or cannot write, MESSAGE_MALFORMED for a caller's value that
     none can hold; other errors stay as they are.
     """
@@ -209,13 +210,13 @@ def _in_our_words(context: ExceptionContext) -> BaseException | None:
     error = context.original_exception
     if isinstance(error, sqlite3.Error):
         # Extended codes carry the plain one in their low byte; the driver's own errors have none.
-        trouble = getattr(error, "sqlite_errorcode", 0) & 0xFF in _SQLITE_TROUBLE
+        unavailable = getattr(error, "sqlite_errorcode", 0) & 0xFF in _SQLITE_UNAVAILABLE
     else:
         state = getattr(error, "sqlstate", None)
         never_connected = type(error).__name__ == "OperationalError" and state is None
-        trouble = context.is_disconnect or never_connected
-        trouble = trouble or (state is not None and state.startswith(_POSTGRES_TROUBLE))
-    return Refusal(STORE_UNAVAILABLE) if trouble else None
+        unavailable = context.is_disconnect or never_connected
+        unavailable = unavailable or (state is not None and state.startswith(_POSTGRES_UNAVAILABLE))
+    return Refusal(STORE_UNAVAILABLE) if unavailable else None
 
 
 def _configure_sqlite(connection: Any, _record: Any) -> None:

@@ -10,12 +10,12 @@ from __future__ import annotations
 import hmac
 from collections.abc import Callable
 from datetime import datetime
+from typing import assert_never
 
 from sqlalchemy import (
     Connection,
     Engine,
     RowMapping,
-    Table,
     delete,
     insert,
     select,
@@ -28,25 +28,20 @@ from coordinator.store.certificates import (
     good_certificates,
     insert_certificate,
     newest_expiry,
-    standing_of,
     withdraw,
     withdraw_all,
 )
 from coordinator.store.engine import insert_new
+from coordinator.store.member_kinds import member_kind
 from coordinator.store.records import AdminRecord, IssuedCertificate, MemberStatus, TokenRecord
 from coordinator.store.rounds import leave_open_rounds, record_dropped
 from coordinator.store.schema import admins, in_order, silos, tokens
 from wire import errors
-from wire.crash_points import crash_point
-from wire.errors import Fault, Refusal
-from wire.identity import Role
+from wire.errors import Refusal
+from wire.identity.identity import Role
+from wire.runtime.crash_points import crash_point
 
 Issue = Callable[[Role, str], IssuedCertificate]
-
-_TABLES: dict[Role, Table] = {Role.SILO: silos, Role.ADMIN: admins}
-_EXISTS: dict[Role, Fault] = {Role.SILO: errors.SILO_EXISTS, Role.ADMIN: errors.ADMIN_EXISTS}
-_UNKNOWN: dict[Role, Fault] = {Role.SILO: errors.SILO_UNKNOWN, Role.ADMIN: errors.ADMIN_UNKNOWN}
-_REVOKED: dict[Role, Fault] = {Role.SILO: errors.SILO_REVOKED, Role.ADMIN: errors.ADMIN_REVOKED}
 
 
 class MemberStore:
@@ -61,14 +56,14 @@ class MemberStore:
         A revoked member may be invited anew; one that has not joined yet gets a new token only with
         `replace_token`.
         """
-        table = _TABLES[token.role]
+        kind = member_kind(token.role)
         with self._engine.begin() as tx:
             invited = MemberStatus.INVITED
-            if not insert_new(tx, table, name=token.name, status=invited, registered_at=now):
+            if not insert_new(tx, kind.table, name=token.name, status=invited, registered_at=now):
                 status = _status(tx, token.role, token.name)
                 again = status is MemberStatus.REVOKED or (replace_token and status is invited)
                 if not again:
-                    raise Refusal(_EXISTS[token.role], name=token.name, status=status)
+                    raise Refusal(kind.exists, name=token.name, status=status)
                 mine = (tokens.c.role == token.role) & (tokens.c.name == token.name)
                 tx.execute(delete(tokens).where(mine))
                 _set_status(tx, token.role, token.name, invited)
@@ -86,7 +81,7 @@ class MemberStore:
             row = _token(tx, token_id, secret_hash)
             role, name = Role(row["role"]), str(row["name"])
             if _status(tx, role, name) is MemberStatus.REVOKED:
-                raise Refusal(_REVOKED[role], name=name)
+                raise Refusal(member_kind(role).revoked, name=name)
             # Tokens change only under their member's lock, which has just been taken.
             row = _token(tx, token_id, secret_hash)
             if row["redeemed_by"] is not None:
@@ -118,7 +113,7 @@ class MemberStore:
         """Takes in a member whose certificate was made beside the database: the first admin."""
         with self._engine.begin() as tx:
             tx.execute(
-                insert(_TABLES[role]).values(
+                insert(member_kind(role).table).values(
                     name=name, status=MemberStatus.ACTIVE, registered_at=now
                 )
             )
@@ -150,8 +145,8 @@ class MemberStore:
     def renew(self, role: Role, name: str, key_hash: str, now: datetime, issue: Issue) -> str:
         """A certificate for a new key of a member in good standing; idempotent by key."""
         with self._engine.begin() as tx:
-            # Asked again under the lock: someone may have shut the member out since the gate let it in.
-            _require_standing(_status(tx, role, name), role, name)
+            # Read again under the lock: the member may have been shut out since the call was admitted.
+            _require_not_shut_out(_status(tx, role, name), role, name)
             held = certificate_of_key(tx, key_hash, role, name)
             if held is not None:
                 return held
@@ -166,11 +161,11 @@ class MemberStore:
     def admit(self, role: Role, name: str, fingerprint: str) -> None:
         """Raises the refusal a caller deserves; the first use of a new certificate withdraws the old."""
         with self._engine.begin() as tx:
-            status, good = _standing(tx, role, name)
-            _require_standing(status, role, name)
+            status, good = _member_status(tx, role, name)
+            _require_not_shut_out(status, role, name)
             if fingerprint in good and fingerprint != good[0]:
                 # Rare, so only here the member is locked, and everything is read again.
-                _require_standing(_status(tx, role, name), role, name)
+                _require_not_shut_out(_status(tx, role, name), role, name)
                 good = good_certificates(tx, role, name)
             if fingerprint not in good:
                 raise Refusal(errors.CERTIFICATE_SUPERSEDED, name=name)
@@ -219,43 +214,46 @@ class MemberStore:
 
     def _shut_out(self, tx: Connection, role: Role, name: str, status: MemberStatus) -> None:
         if _status(tx, role, name) is None:
-            raise Refusal(_UNKNOWN[role], name=name)
+            raise Refusal(member_kind(role).unknown, name=name)
         _set_status(tx, role, name, status)
         if role is Role.SILO:
-            gone = update(silos).where(silos.c.name == name)
-            tx.execute(gone.values(lease_instance=None, lease_until=None))
+            lease = update(silos).where(silos.c.name == name)
+            tx.execute(lease.values(lease_instance=None, lease_until=None))
 
 
 def _status(tx: Connection, role: Role, name: str) -> MemberStatus | None:
     """A member's status; nobody else changes it before the transaction ends."""
-    table = _TABLES[role]
+    table = member_kind(role).table
     query = select(table.c.status).where(table.c.name == name)
     status = tx.execute(query.with_for_update()).scalar()
     return None if status is None else MemberStatus(status)
 
 
-def _standing(tx: Connection, role: Role, name: str) -> tuple[MemberStatus | None, list[str]]:
+def _member_status(tx: Connection, role: Role, name: str) -> tuple[MemberStatus | None, list[str]]:
     """A member's status and good certificates, oldest first; in one question, since every call asks it."""
-    rows = tx.execute(_STANDING[role], {"name": name}).all()
+    rows = tx.execute(member_kind(role).status, {"name": name}).all()
     status = MemberStatus(rows[0].status) if rows else None
     return status, [row.fingerprint for row in rows if row.fingerprint is not None]
 
 
-_STANDING = {role: standing_of(role, table) for role, table in _TABLES.items()}
-
-
 def _set_status(tx: Connection, role: Role, name: str, status: MemberStatus) -> None:
-    table = _TABLES[role]
+    table = member_kind(role).table
     tx.execute(update(table).where(table.c.name == name).values(status=status))
 
 
-def _require_standing(status: MemberStatus | None, role: Role, name: str) -> None:
-    if status is None:
-        raise Refusal(_UNKNOWN[role], name=name)
-    if status is MemberStatus.REVOKED:
-        raise Refusal(_REVOKED[role], name=name)
-    if status is MemberStatus.SUSPENDED:
-        raise Refusal(errors.SILO_SUSPENDED, name=name)
+def _require_not_shut_out(status: MemberStatus | None, role: Role, name: str) -> None:
+    match status:
+        case None:
+            raise Refusal(member_kind(role).unknown, name=name)
+        case MemberStatus.REVOKED:
+            raise Refusal(member_kind(role).revoked, name=name)
+        case MemberStatus.SUSPENDED:
+            raise Refusal(errors.SILO_SUSPENDED, name=name)
+        case MemberStatus.ACTIVE | MemberStatus.INVITED:
+            # One that is only invited holds no good certificate, for which it is refused.
+            return
+        case unknown:
+            assert_never(unknown)
 
 
 def _token(tx: Connection, token_id: str, secret_hash: str) -> RowMapping:

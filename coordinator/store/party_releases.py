@@ -21,9 +21,11 @@ class PartyLedger:
 
     def page(self, after: tuple[str, int] = ("", 0)) -> list[PartyEntry]:
         """The next entries behind (task, round), by task and round; empty at the end."""
-        task, number = after
+        task, round_number = after
         name = party_releases.c.task
-        behind = (in_order(name) > task) | ((name == task) & (party_releases.c.round > number))
+        behind = (in_order(name) > task) | (
+            (name == task) & (party_releases.c.round > round_number)
+        )
         query = (
             select(party_releases)
             .where(behind)
@@ -53,9 +55,11 @@ class PartyLedger:
 
 
 def enter_release(
-    tx: Connection, task: str, number: int, now: datetime, release: PartyRelease
+    tx: Connection, task: str, round_number: int, now: datetime, release: PartyRelease
 ) -> None:
     """Books a release within the transaction that publishes it; a second one for a round cannot be booked."""
     tx.execute(
-        insert(party_releases).values(task=task, round=number, released_at=now, **vars(release))
+        insert(party_releases).values(
+            task=task, round=round_number, released_at=now, **vars(release)
+        )
     )

@@ -10,8 +10,8 @@ from coordinator.store.audit import Act, record
 from coordinator.store.engine import insert_new
 from coordinator.store.records import PublicSetRecord
 from coordinator.store.schema import in_order, public_sets
-from wire.crash_points import crash_point
 from wire.errors import PUBLIC_SET_UNKNOWN, Refusal
+from wire.runtime.crash_points import crash_point
 
 
 class PublicSetStore:

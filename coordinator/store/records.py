@@ -1,4 +1,4 @@
-"""What the store gives back: immutable values, no rows, no sessions."""
+"""What the store returns: immutable values, no rows, no sessions."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from datetime import datetime
 from enum import StrEnum
 
 from coordinator.consensus import Agreement, PartyRelease
-from coordinator.rounds import ClosedBy, Round
-from wire.identity import Role
+from coordinator.round_engine import ClosedBy, Round
+from wire.identity.identity import Role
 from wire.privacy.declaration import Declaration
-from wire.task import TaskDefinition, TaskStatus
+from wire.task.definition import TaskDefinition, TaskStatus
 
 
 class MemberStatus(StrEnum):
@@ -167,8 +167,8 @@ class TaskAgreement:
 
 
 @dataclass(frozen=True)
-class Polling:
-    """As much of a task as a ballot meets."""
+class VotingState:
+    """What decides whether a ballot for a task is taken."""
 
     status: TaskStatus
     quorum: int
@@ -191,6 +191,10 @@ class TaskRecord:
     def name(self) -> str:
         """The task's unique name."""
         return self.definition.name
+
+    def invites(self, silo: str) -> bool:
+        """True if the definition lets a silo take part: it names this one, or none."""
+        return not self.definition.silos or silo in self.definition.silos
 
     @property
     def stalled(self) -> bool:

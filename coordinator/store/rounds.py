@@ -1,4 +1,4 @@
-"""Rows of the rounds table as values, and changes to them within someone else's transaction."""
+"""Rows of the rounds table as values, and changes to them within the caller's transaction."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from datetime import datetime
 from sqlalchemy import Connection, RowMapping, bindparam, delete, insert, select, update
 
 from coordinator.consensus import Agreement
-from coordinator.rounds import ClosedBy, Round
+from coordinator.round_engine import ClosedBy, Round
 from coordinator.store.audit import Act, record
 from coordinator.store.records import ClosedRound
 from coordinator.store.schema import ballots, in_order, revisions, rounds, tasks
-from wire.task import TaskDefinition, TaskStatus
+from wire.task.definition import TaskDefinition, TaskStatus
 
 
 @dataclass(frozen=True)
@@ -46,10 +46,12 @@ def insert_round(tx: Connection, fresh: Round) -> None:
     )
 
 
-def update_round(tx: Connection, task: str, number: int, **values: object) -> None:
+def update_round(tx: Connection, task: str, round_number: int, **values: object) -> None:
     """Changes columns of one round."""
     tx.execute(
-        update(rounds).where(rounds.c.task == task, rounds.c.number == number).values(**values)
+        update(rounds)
+        .where(rounds.c.task == task, rounds.c.number == round_number)
+        .values(**values)
     )
 
 
@@ -81,22 +83,22 @@ def closed_value(tx: Connection, row: RowMapping) -> ClosedRound:
         abstained_rows=row["abstained_rows"],
         ballots=row["ballots"],
         voted=_voted(tx, row["task"], row["number"]),
-        agreement=agreement_value(row["agreement"]),
+        agreement=agreement_from_json(row["agreement"]),
     )
 
 
-def agreement_kept(agreement: Mapping[str, Agreement]) -> dict[str, list[int]] | None:
-    """As it is stored: compared and agreeing rows by silo; nothing if nobody was compared."""
+def agreement_to_json(agreement: Mapping[str, Agreement]) -> dict[str, list[int]] | None:
+    """As the column holds it: compared and agreeing rows by silo; NULL if nobody was compared."""
     return {silo: [found.compared, found.same] for silo, found in agreement.items()} or None
 
 
-def agreement_value(kept: Mapping[str, list[int]] | None) -> dict[str, Agreement]:
+def agreement_from_json(column: Mapping[str, list[int]] | None) -> dict[str, Agreement]:
     """How far each silo agreed, by name."""
-    return {silo: Agreement(*rows) for silo, rows in sorted((kept or {}).items())}
+    return {silo: Agreement(*rows) for silo, rows in sorted((column or {}).items())}
 
 
 def leave_open_rounds(tx: Connection, silo: str, *, drop_ballots: bool) -> list[DroppedBallot]:
-    """No open round waits for `silo` any longer; its ballots there stay, or go and are returned.
+    """No open round expects `silo` any longer; its ballots there stay, or are deleted and returned.
 
     The silo's row is locked, so that no round which expects it can be opened meanwhile.
     """
@@ -166,5 +168,5 @@ _VOTED = (
 )
 
 
-def _voted(tx: Connection, task: str, number: int) -> tuple[str, ...]:
-    return tuple(tx.execute(_VOTED, {"task": task, "round": number}).scalars())
+def _voted(tx: Connection, task: str, round_number: int) -> tuple[str, ...]:
+    return tuple(tx.execute(_VOTED, {"task": task, "round": round_number}).scalars())

@@ -10,7 +10,7 @@ from coordinator.store.certificates import newest_expiry
 from coordinator.store.records import MemberStatus, SiloRecord
 from coordinator.store.schema import in_order, silos
 from wire.errors import LEASE_LOST, SILO_RUNNING_ELSEWHERE, SILO_UNKNOWN, Refusal
-from wire.identity import Role
+from wire.identity.identity import Role
 
 _COLUMNS = (silos, newest_expiry(Role.SILO, silos))
 
@@ -67,7 +67,7 @@ class SiloStore:
                 _set(tx, name, lease_instance=None, lease_until=None, last_seen_at=now)
 
 
-_KEPT = (
+_LOCK_SILO = (
     select(silos.c.name)
     .where(silos.c.name == bindparam("name"))
     .with_for_update(read=True, key_share=True)
@@ -80,13 +80,13 @@ def active_silos(tx: Connection) -> list[str]:
     Heartbeats go on: they change no key.
     """
     query = select(silos.c.name).where(silos.c.status == MemberStatus.ACTIVE)
-    steady = query.order_by(in_order(silos.c.name)).with_for_update(read=True, key_share=True)
-    return list(tx.execute(steady).scalars())
+    locked = query.order_by(in_order(silos.c.name)).with_for_update(read=True, key_share=True)
+    return list(tx.execute(locked).scalars())
 
 
-def keep_standing(tx: Connection, name: str) -> None:
+def lock_active_silo(tx: Connection, name: str) -> None:
     """The silo is not shut out before the transaction ends."""
-    tx.execute(_KEPT, {"name": name})
+    tx.execute(_LOCK_SILO, {"name": name})
 
 
 def _get(tx: Connection, name: str, *, lock: bool = False) -> SiloRecord:

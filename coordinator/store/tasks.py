@@ -3,62 +3,43 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import assert_never
 
-from sqlalchemy import Connection, Engine, RowMapping, bindparam, func, select, update
+from sqlalchemy import Connection, select, update
 
-from coordinator.rounds import ClosedBy, Round, open_round
+from coordinator.round_engine import ClosedBy, Round, open_round
 from coordinator.store.audit import Act, record
+from coordinator.store.closed_rounds import ClosedRoundReader
 from coordinator.store.engine import insert_new, snapshot
 from coordinator.store.extractors import resolved_extractor
 from coordinator.store.party_releases import enter_release
 from coordinator.store.public_sets import find_public_set
-from coordinator.store.records import ClosedRound, Consensus, Polling, TaskAgreement, TaskRecord
+from coordinator.store.records import Consensus, TaskRecord
 from coordinator.store.rounds import (
-    agreement_kept,
-    agreement_value,
-    closed_value,
+    agreement_to_json,
     insert_round,
     next_revision,
-    open_value,
     update_round,
 )
-from coordinator.store.schema import in_order, rounds, silos, tasks
+from coordinator.store.schema import in_order, silos, tasks
 from coordinator.store.silos import active_silos
-from wire.crash_points import crash_point
+from coordinator.store.task_rows import get_task, task_value
 from wire.errors import (
-    CONSENSUS_UNKNOWN,
     TASK_EXISTS,
     TASK_NAMES_STRANGERS,
     TASK_NOT_RUNNING,
-    TASK_UNKNOWN,
     TOO_FEW_SILOS,
     Refusal,
 )
-from wire.task import TaskDefinition, TaskStatus
+from wire.runtime.crash_points import crash_point
+from wire.task.definition import TaskDefinition, TaskStatus
 
 COORDINATOR = "coordinator"
-"""Who acts when a deadline does."""
-
-# Everything but the bits: a state is read far more often than a consensus is fetched.
-_WITHOUT_BITS = [column for column in rounds.c if column.name != "consensus"]
-_COMPARED_TASKS = 100
-
-# Asked with every ballot, hence built once.
-_POLLED_TASK = (
-    select(tasks.c.status, tasks.c.definition)
-    .where(tasks.c.name == bindparam("name"))
-    .with_for_update()
-)
-_ROUNDS = select(*_WITHOUT_BITS).where(rounds.c.task == bindparam("name"))
-_NEWEST_ROUND = _ROUNDS.order_by(rounds.c.number.desc()).limit(1)
-_NEWEST_ROUNDS = _NEWEST_ROUND.limit(2)
+"""The actor in the audit chain when nobody but a deadline acted."""
 
 
-class TaskStore:
+class TaskStore(ClosedRoundReader):
     """Each method is one transaction."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
 
     def create(self, definition: TaskDefinition, now: datetime, by: str) -> TaskRecord:
         """Stores a definition, public set and extractor resolved; the same definition again is no error."""
@@ -101,30 +82,40 @@ class TaskStore:
         with self._engine.begin() as tx:
             active = active_silos(tx)
             task = get_task(tx, name, lock=True)
-            if task.status is TaskStatus.FINISHED:
-                raise Refusal(TASK_NOT_RUNNING, task=name, status=task.status)
-            if task.status is TaskStatus.RUNNING:
-                return task
+            match task.status:
+                case TaskStatus.FINISHED:
+                    raise Refusal(TASK_NOT_RUNNING, task=name, status=task.status)
+                case TaskStatus.RUNNING:
+                    return task
+                case TaskStatus.DRAFT | TaskStatus.PAUSED:
+                    pass
+                case unknown:
+                    assert_never(unknown)
             _require_registered(tx, task.definition)
-            expected = _participants(active, task.definition)
+            expected = _participants(active, task)
             quorum = task.definition.rounds.quorum
             if len(expected) < quorum:
                 raise Refusal(TOO_FEW_SILOS, task=name, quorum=quorum, active=len(expected))
-            number = task.open_round.number if task.open_round else 1
-            fresh = open_round(name, number, task.definition.rounds, expected, now)
+            round_number = task.open_round.number if task.open_round else 1
+            fresh = open_round(name, round_number, task.definition.rounds, expected, now)
             if task.open_round is None:
                 insert_round(tx, fresh)
             else:
                 update_round(
-                    tx, name, number, closes_at=fresh.closes_at, expected=expected, extensions=0
+                    tx,
+                    name,
+                    round_number,
+                    closes_at=fresh.closes_at,
+                    expected=expected,
+                    extensions=0,
                 )
             _update_task(tx, name, status=TaskStatus.RUNNING, reason="")
-            record(tx, now, by, Act.TASK_STARTED, f"task/{name}", round=number)
+            record(tx, now, by, Act.TASK_STARTED, f"task/{name}", round=round_number)
             crash_point("task-starting")
             return get_task(tx, name)
 
     def pause(self, name: str, reason: str, now: datetime, by: str) -> TaskRecord:
-        """Holds a running task; its open round takes no ballots. A stalled one is held by an admin from now on."""
+        """Pauses a running task; its open round takes no ballots. One that stalled counts as paused by an admin from now on."""
         with self._engine.begin() as tx:
             task = get_task(tx, name, lock=True)
             if task.open_round is not None and task.stalled:
@@ -143,7 +134,7 @@ class TaskStore:
         """
         with self._engine.begin() as tx:
             task = get_task(tx, current.task, lock=True)
-            if not _stands(task, current):
+            if not _unchanged_since(task, current):
                 return False
             beyond = task.definition.rounds.max_extensions + 1
             update_round(tx, current.task, current.number, extensions=beyond)
@@ -154,7 +145,7 @@ class TaskStore:
     def extend(self, current: Round, closes_at: datetime, now: datetime) -> bool:
         """Moves the deadline of a round below its quorum; False if it is no longer as `current` says."""
         with self._engine.begin() as tx:
-            if not _stands(get_task(tx, current.task, lock=True), current):
+            if not _unchanged_since(get_task(tx, current.task, lock=True), current):
                 return False
             update_round(
                 tx,
@@ -169,7 +160,7 @@ class TaskStore:
             return True
 
     def begin_close(self, current: Round, by: ClosedBy) -> bool:
-        """Takes no more ballots in this round; False if it was closed already or the task is held."""
+        """Takes no more ballots in this round; False if it was closed already or the task is paused."""
         with self._engine.begin() as tx:
             task = get_task(tx, current.task, lock=True)
             if task.open_round is None or task.open_round.number != current.number:
@@ -183,12 +174,12 @@ class TaskStore:
     def publish(
         self, current: Round, consensus: Consensus, now: datetime, finished: str = ""
     ) -> TaskRecord:
-        """Closes a round with its consensus and, in the same breath, opens the next or ends the task.
+        """Closes a round with its consensus and, in the same transaction, opens the next or ends the task.
 
         `finished` is the reason the task ends, or empty if it goes on. Publishing a closed round again
         changes nothing, and neither does publishing one that still takes ballots. A noisy consensus is never
-        published off the books: its release is entered in this transaction, and how far silos agree with it,
-        which would undo the noise, is not kept.
+        published unrecorded: its release is entered in this transaction, and how far silos agree with it,
+        which would undo the noise, is not stored.
         """
         with self._engine.begin() as tx:
             active = active_silos(tx)
@@ -208,12 +199,12 @@ class TaskStore:
                 consensus_bytes=len(consensus.payload),
                 changed_rows=consensus.changed_rows,
                 abstained_rows=consensus.abstained_rows,
-                agreement=agreement_kept({} if consensus.release else consensus.agreement),
+                agreement=agreement_to_json({} if consensus.release else consensus.agreement),
             )
             if finished:
                 _update_task(tx, current.task, status=TaskStatus.FINISHED, reason=finished)
             else:
-                expected = _participants(active, task.definition)
+                expected = _participants(active, task)
                 insert_round(
                     tx,
                     open_round(
@@ -243,14 +234,14 @@ class TaskStore:
         """Every task by name."""
         query = select(tasks).order_by(in_order(tasks.c.name))
         with snapshot(self._engine) as tx:
-            return [_record(tx, row) for row in tx.execute(query).mappings().all()]
+            return [task_value(tx, row) for row in tx.execute(query).mappings().all()]
 
     def running(self) -> list[TaskRecord]:
         """Every task that runs, by name; asked with every ballot, so that ended tasks must cost nothing."""
         query = select(tasks).where(tasks.c.status == TaskStatus.RUNNING)
         with snapshot(self._engine) as tx:
             rows = tx.execute(query.order_by(in_order(tasks.c.name))).mappings().all()
-            return [_record(tx, row) for row in rows]
+            return [task_value(tx, row) for row in rows]
 
     def get(self, name: str) -> TaskRecord:
         """One task, or TASK_UNKNOWN."""
@@ -258,103 +249,18 @@ class TaskStore:
             return get_task(tx, name)
 
     def changed_since(self, revision: int) -> list[TaskRecord]:
-        """Started tasks a silo has not heard of since `revision`, oldest change first."""
+        """Started tasks that changed after `revision`, oldest change first."""
         query = (
             select(tasks)
             .where(tasks.c.revision > revision, tasks.c.status != TaskStatus.DRAFT)
             .order_by(tasks.c.revision)
         )
         with snapshot(self._engine) as tx:
-            return [_record(tx, row) for row in tx.execute(query).mappings().all()]
-
-    def history(self, name: str) -> list[ClosedRound]:
-        """The closed rounds of a task, oldest first."""
-        query = (
-            select(*_WITHOUT_BITS)
-            .where(rounds.c.task == name, rounds.c.closed_at.is_not(None))
-            .order_by(rounds.c.number)
-        )
-        with snapshot(self._engine) as tx:
-            return [closed_value(tx, row) for row in tx.execute(query).mappings().all()]
-
-    def recent_changes(self, name: str, last: int) -> list[int]:
-        """Changed rows of the `last` closed rounds at most, oldest first."""
-        query = (
-            select(rounds.c.changed_rows)
-            .where(rounds.c.task == name, rounds.c.closed_at.is_not(None))
-            .order_by(rounds.c.number.desc())
-            .limit(last)
-        )
-        with snapshot(self._engine) as tx:
-            return list(tx.execute(query).scalars())[::-1]
-
-    def agreements(self, ended_since: datetime) -> list[TaskAgreement]:
-        """How far silos agree with the latest consensus of tasks that run or ended since then, by name.
-
-        Of the hundred whose rounds closed last, should there be more.
-        """
-        last = (
-            select(rounds.c.task, func.max(rounds.c.number).label("number"))
-            .where(rounds.c.closed_at.is_not(None))
-            .group_by(rounds.c.task)
-            .subquery()
-        )
-        watched = (tasks.c.status == TaskStatus.RUNNING) | (
-            (tasks.c.status == TaskStatus.FINISHED) & (rounds.c.closed_at >= ended_since)
-        )
-        query = (
-            select(rounds.c.task, rounds.c.agreement)
-            .join(last, (last.c.task == rounds.c.task) & (last.c.number == rounds.c.number))
-            .join(tasks, tasks.c.name == rounds.c.task)
-            .where(watched, rounds.c.agreement.is_not(None))
-            .order_by(rounds.c.closed_at.desc(), in_order(rounds.c.task))
-            .limit(_COMPARED_TASKS)
-        )
-        with snapshot(self._engine) as tx:
-            found = [TaskAgreement(name, agreement_value(kept)) for name, kept in tx.execute(query)]
-        return sorted(found, key=lambda compared: compared.task)
-
-    def consensus(self, name: str, number: int = 0) -> tuple[ClosedRound, bytes]:
-        """The consensus of a round, 0 for the latest: its record and its packed labels."""
-        query = (
-            select(rounds)
-            .where(rounds.c.task == name, rounds.c.closed_at.is_not(None))
-            .order_by(rounds.c.number.desc())
-        )
-        if number:
-            query = query.where(rounds.c.number == number)
-        with snapshot(self._engine) as tx:
-            row = tx.execute(query.limit(1)).mappings().first()
-            if row is None:
-                raise Refusal(CONSENSUS_UNKNOWN, task=name, round=number or "any")
-            return closed_value(tx, row), row["consensus"]
+            return [task_value(tx, row) for row in tx.execute(query).mappings().all()]
 
 
-def get_task(tx: Connection, name: str, *, lock: bool = False) -> TaskRecord:
-    """One task within a transaction; `lock` keeps other replicas out until it ends."""
-    query = select(tasks).where(tasks.c.name == name)
-    row = tx.execute(query.with_for_update() if lock else query).mappings().first()
-    if row is None:
-        raise Refusal(TASK_UNKNOWN, task=name)
-    return _record(tx, row)
-
-
-def get_polling(tx: Connection, name: str) -> Polling:
-    """Where a ballot for a task goes, within a transaction that keeps other replicas out until it ends."""
-    task = tx.execute(_POLLED_TASK, {"name": name}).mappings().first()
-    if task is None:
-        raise Refusal(TASK_UNKNOWN, task=name)
-    newest = tx.execute(_NEWEST_ROUND, {"name": name}).mappings().first()
-    current = newest if newest and newest["closed_at"] is None else None
-    return Polling(
-        status=TaskStatus(task["status"]),
-        quorum=TaskDefinition.model_validate_json(task["definition"]).rounds.quorum,
-        open_round=open_value(tx, current) if current else None,
-    )
-
-
-def _stands(task: TaskRecord, current: Round) -> bool:
-    """True if the round still waits for the very deadline at which `current` was looked at."""
+def _unchanged_since(task: TaskRecord, current: Round) -> bool:
+    """True if the task runs and its round is below the quorum with the same deadline as `current`."""
     return (
         task.status is TaskStatus.RUNNING
         and task.open_round is not None
@@ -373,27 +279,11 @@ def _require_registered(tx: Connection, definition: TaskDefinition) -> None:
         raise Refusal(TASK_NAMES_STRANGERS, task=definition.name, names=strangers)
 
 
-def _participants(active: list[str], definition: TaskDefinition) -> list[str]:
-    return [name for name in active if not definition.silos or name in definition.silos]
+def _participants(active: list[str], task: TaskRecord) -> list[str]:
+    return [name for name in active if task.invites(name)]
 
 
 def _update_task(tx: Connection, name: str, **values: object) -> None:
     tx.execute(
         update(tasks).where(tasks.c.name == name).values(revision=next_revision(tx), **values)
-    )
-
-
-def _record(tx: Connection, row: RowMapping) -> TaskRecord:
-    name: str = row["name"]
-    newest = tx.execute(_NEWEST_ROUNDS, {"name": name}).mappings().all()
-    current = next((open_value(tx, r) for r in newest if r["closed_at"] is None), None)
-    latest = next((closed_value(tx, r) for r in newest if r["closed_at"] is not None), None)
-    return TaskRecord(
-        definition=TaskDefinition.model_validate_json(row["definition"]),
-        digest=row["digest"],
-        status=TaskStatus(row["status"]),
-        reason=row["reason"],
-        revision=row["revision"],
-        open_round=current,
-        latest=latest,
     )

@@ -8,16 +8,16 @@ import sys
 from datetime import timedelta
 from pathlib import Path
 
-from coordinator.cli.connection import AdminLink, admin_link
+from coordinator.api.translation import duration
+from coordinator.cli.connection import AdminClient, admin_link
 from coordinator.cli.public_set import add
 from coordinator.cli.task import create
 from coordinator.cli.task_view import churn, waiting
-from coordinator.translation import duration
-from wire.configuration import read_yaml
 from wire.consilium.v1 import admin_pb2, task_pb2
 from wire.errors import ConsiliumError
-from wire.files import write_atomically
-from wire.task import TaskDefinition
+from wire.runtime.configuration import read_yaml
+from wire.runtime.files import write_atomically
+from wire.task.definition import TaskDefinition
 
 HOME = Path(os.environ["CONSILIUM_HOME"])
 TOKENS = HOME.parent
@@ -52,7 +52,7 @@ async def invite(hospitals: tuple[str, ...]) -> bool:
         return TASK not in [task.definition.name for task in tasks]
 
 
-async def register(link: AdminLink, name: str, *, replace: bool) -> None:
+async def register(link: AdminClient, name: str, *, replace: bool) -> None:
     """Registers a hospital and leaves its token where it fetches it."""
     request = admin_pb2.RegisterSiloRequest(
         name=name, token_lifetime=duration(timedelta(days=1)), replace_token=replace
@@ -71,11 +71,11 @@ async def follow() -> None:
                 known = await link.admin.GetTask(admin_pb2.GetTaskRequest(name=TASK))
                 if known.task.status == task_pb2.TASK_STATUS_DRAFT:
                     await link.admin.StartTask(admin_pb2.StartTaskRequest(name=TASK))
-                async for news in link.admin.WatchTask(admin_pb2.WatchTaskRequest(name=TASK)):
-                    told = tell(news.task, told)
-                    if news.task.status == task_pb2.TASK_STATUS_PAUSED:
-                        sys.exit(f"The task is paused: {news.task.reason}")
-                    if news.task.status == task_pb2.TASK_STATUS_FINISHED:
+                async for change_bus in link.admin.WatchTask(admin_pb2.WatchTaskRequest(name=TASK)):
+                    told = tell(change_bus.task, told)
+                    if change_bus.task.status == task_pb2.TASK_STATUS_PAUSED:
+                        sys.exit(f"The task is paused: {change_bus.task.reason}")
+                    if change_bus.task.status == task_pb2.TASK_STATUS_FINISHED:
                         return
         except ConsiliumError as error:
             print(f"Trying again: {error}", flush=True)

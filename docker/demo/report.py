@@ -14,21 +14,21 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from silo_agent.audit import movements
-from silo_agent.home import SiloHome
-from silo_agent.models.catalogue import build
-from silo_agent.models.protocol import Learner
-from silo_agent.traffic import Direction, Movement
-from silo_agent.trainer.features import Encoder
-from silo_agent.trainer.home_model import HomeModel
-from silo_agent.trainer.private_data import load_private
-from silo_agent.trainer.schema_check import prepare
+from silo_agent.agent.audit.entries import AuditEntry, Direction
+from silo_agent.agent.audit.recorder import read_entries
+from silo_agent.shared.home import SiloHome
+from silo_agent.trainer.data.features import Encoder
+from silo_agent.trainer.data.home_model import HomeModel
+from silo_agent.trainer.data.private_data import load_private
+from silo_agent.trainer.data.schema_check import prepare
+from silo_agent.trainer.models.catalogue import build
+from silo_agent.trainer.models.protocol import Learner
 from silo_agent.trainer.settings import SiloSettings, read_settings
 from silo_agent.trainer.task_folder import find_task
 from wire.errors import ConfigurationError
 from wire.public_content import inspect
-from wire.task import TaskDefinition
-from wire.terminal import size
+from wire.runtime.terminal import size
+from wire.task.definition import TaskDefinition
 
 HOSPITALS = Path("/hospitals")
 TASK = "biopsies"
@@ -69,7 +69,7 @@ def accuracy(model: HomeModel, test: pd.DataFrame) -> float:
     return float(np.mean(np.array(model.predict(test)) == test[LABEL].to_numpy()))
 
 
-def moved(traffic: list[Movement], direction: Direction) -> str:
+def moved(traffic: list[AuditEntry], direction: Direction) -> str:
     """`5 × ballot, 245 B`."""
     crossed = [move for move in traffic if move.direction is direction]
     kinds = dict.fromkeys(str(move.kind) for move in crossed)
@@ -88,7 +88,7 @@ def main() -> None:
         task = find_task(home.tasks, TASK).definition()
         settings = read_settings(home.settings_file)
         test = pd.read_csv(folder / "data" / "test.csv")
-        traffic = movements(home.agent)
+        traffic = read_entries(home.agent)
         table.add_row(
             folder.name,
             settings.model.name,

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from experiments.bench import Measurement, rounds, tally
-from wire.terminal import JsonFlag, console, print_json
+from wire.runtime.terminal import JsonFlag, console, print_json
 
 
 def bench(

@@ -1,9 +1,9 @@
 """What a round costs beyond training: a real coordinator, silos that train in no time, mTLS on loopback.
 
 The coordinator is the product's own process. The silos are the product's own agents, many to a process, each
-with a certificate, a channel and a lease of its own; only their trainers are played (`bench.crowd`) and answer
-at once. What is left between two closings of a round is the federation itself: news, ballots, the
-disk's word for each of them, tally, consensus, and the way back.
+with a certificate, a channel and a lease of its own; only their trainers are simulated (`bench.agents`) and answer
+at once. What is left between two closings of a round is the federation itself: watching, ballots, a write to
+disk for each of them, tally, consensus, and the way back.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ import numpy as np
 
 from coordinator.cli.connection import admin_link
 from experiments.bench import Measurement
-from experiments.bench.crowd import agents, enrol
+from experiments.bench.agents import agents, enrol
 from wire.consilium.v1 import admin_pb2, task_pb2
-from wire.task import TaskDefinition
+from wire.task.definition import TaskDefinition
 
 LIMITS_MS = {5: 100.0, 50: 500.0}
 """Promised overhead of a round by number of silos."""
@@ -80,7 +80,7 @@ def run(
 
     `tell` hears what is being done.
     """
-    found = [federate(silos, rows, classes, rounds, tell) for silos in sizes]
+    found = [measure_federation(silos, rows, classes, rounds, tell) for silos in sizes]
     least, most = found[0], found[-1]
     what = f"{most.silos} / {least.silos} silos"
     return [
@@ -92,10 +92,10 @@ def run(
     ]
 
 
-def federate(
+def measure_federation(
     silos: int, rows: int, classes: int, rounds: int, tell: Callable[[str], None]
 ) -> Overhead:
-    """One federation of `silos` silos that hold `rounds` rounds as fast as they can."""
+    """One federation of `silos` silos that run `rounds` rounds as fast as they can."""
     definition = task_definition(silos, rows, classes, rounds)
     with tempfile.TemporaryDirectory() as scratch, ExitStack() as stack:
         folder = Path(scratch)
@@ -109,9 +109,9 @@ def federate(
         idle = _memory_mib(coordinator.pid, "VmRSS")
         stack.enter_context(agents(homes, definition.shape))
         asyncio.run(_until_connected(folder, silos))
-        tell(f"{silos} silos: holding {rounds} rounds")
+        tell(f"{silos} silos: running {rounds} rounds")
         sent = _loopback_bytes()
-        history = asyncio.run(_hold(folder, definition))
+        history = asyncio.run(_run_task(folder, definition))
         # Every silo fetched the public set once: that is no cost of a round.
         sent = _loopback_bytes() - sent - silos * public.stat().st_size
         closings = [round_.closed_at.ToMicroseconds() / 1000 for round_ in history]
@@ -188,7 +188,7 @@ def _free_ports() -> list[str]:
 
 
 def _command() -> list[str]:
-    return [sys.executable, "-c", "from wire.cli import main; main()"]
+    return [sys.executable, "-c", "from wire.runtime.cli import main; main()"]
 
 
 def _consilium(folder: Path, *arguments: str) -> None:
@@ -210,7 +210,7 @@ async def _until_connected(folder: Path, silos: int) -> None:
             await asyncio.sleep(0.1)
 
 
-async def _hold(folder: Path, definition: TaskDefinition) -> Sequence[admin_pb2.ClosedRound]:
+async def _run_task(folder: Path, definition: TaskDefinition) -> Sequence[admin_pb2.ClosedRound]:
     """Creates and starts the task, waits for its end; polls seldom so as not to be measured too."""
     async with admin_link(folder / "coordinator") as link, asyncio.timeout(_PATIENCE_SECONDS):
         create = admin_pb2.CreateTaskRequest(definition=definition.to_proto())

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coordinator.consensus import Tally, TieKey, form_consensus, majority
-from coordinator.consensus.forming import ROW_BLOCK
+from coordinator.consensus.tally import ROW_BLOCK
 from experiments.bench import Measurement
 from wire.ballot import BallotShape, Encoding, Packed, pack
 

@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 
 from wire.errors import ConfigurationError, ConsiliumError
-from wire.terminal import JsonFlag, console, errors, print_json
+from wire.runtime.terminal import JsonFlag, console, errors, print_json
 
 if TYPE_CHECKING:
     from experiments.demo.outcome import Outcome
@@ -67,7 +67,7 @@ async def _show(
         )
         # Imported here, because `consilium --help` must not wait for the learners' libraries.
         try:
-            from experiments.demo.running import run_demo
+            from experiments.demo.run import run_demo
         except ModuleNotFoundError as error:
             raise ConfigurationError(
                 f"The demo needs the package {error.name}, which is not installed.",

@@ -9,31 +9,31 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
-from coordinator.cli.connection import AdminLink, admin_link
+from coordinator.api.translation import duration
+from coordinator.cli.connection import AdminClient, admin_link
 from coordinator.settings import CoordinatorHome
-from coordinator.translation import duration
-from experiments.demo.hospitals import HOSPITALS, LABELS, Cohorts, Hospital, furnish
+from experiments.demo.hospitals import HOSPITALS, LABELS, Cohorts, Hospital, write_silo_files
 from experiments.demo.live import Step, View
 from experiments.demo.processes import DemoFailed, Processes, free_ports, until
-from silo_agent.audit import movements
-from silo_agent.coordinator_link import CoordinatorLink
-from silo_agent.home import SiloHome
-from silo_agent.together import together
-from silo_agent.traffic import Direction, Movement
+from silo_agent.agent.audit.entries import AuditEntry, Direction
+from silo_agent.agent.audit.recorder import read_entries
+from silo_agent.agent.coordinator_client import CoordinatorClient
+from silo_agent.agent.trainer_client import TrainerClient
+from silo_agent.shared.home import SiloHome
 from silo_agent.trainer.task_folder import find_task
-from silo_agent.trainer_link import TrainerLink
 from wire.ballot import Labels, unpack
 from wire.consilium.v1 import admin_pb2, task_pb2, trainer_pb2
 from wire.errors import ConfigurationError
-from wire.identity import IdentityFiles
-from wire.task import RoundPolicy, TaskDefinition
-from wire.terminal import enum_word
+from wire.identity.files import IdentityFiles
+from wire.runtime.task_group import task_group
+from wire.runtime.terminal import enum_word
+from wire.task.definition import RoundPolicy, TaskDefinition
 
 TASK = "breast-cancer"
 PUBLIC_SET = "biopsies"
 
 # A person watches: what takes longer than this is stuck.
-_STAGE_SECONDS = 180.0
+_STAGE_SECONDS = 900.0
 # Linux keeps the address of a Unix socket in 108 bytes, the last of them zero.
 _SOCKET_PATH_BYTES = 107
 
@@ -42,7 +42,7 @@ _SOCKET_PATH_BYTES = 107
 class Round:
     """A closed round: what changed and the labels it published, one per public row."""
 
-    number: int
+    round_number: int
     ballots: int
     churn: float
     seconds: float
@@ -51,7 +51,7 @@ class Round:
 
 
 @dataclass(frozen=True, eq=False)
-class Proceedings:
+class FederationRun:
     """What the federation left behind."""
 
     definition: TaskDefinition
@@ -61,7 +61,7 @@ class Proceedings:
     public_file: Path
     homes: dict[str, SiloHome]
     models: dict[str, Path]
-    traffic: dict[str, tuple[Movement, ...]]
+    traffic: dict[str, tuple[AuditEntry, ...]]
     isolation: dict[str, str]
     """How each trainer is kept from the network: own namespace, container or none."""
 
@@ -87,7 +87,7 @@ class Federation:
                 f"Shorten it by {longest - _SOCKET_PATH_BYTES} bytes with `--keep` or $TMPDIR.",
             )
 
-    async def hold(self, cohorts: Cohorts, seed: int, max_rounds: int) -> Proceedings:
+    async def run(self, cohorts: Cohorts, seed: int, max_rounds: int) -> FederationRun:
         """Makes the consortium, has the hospitals join and vote, exports what each has learned."""
         async with _in_time("making the consortium"):
             await self._make()
@@ -100,14 +100,14 @@ class Federation:
                 models = await self._export()
             task = await link.admin.GetTask(admin_pb2.GetTaskRequest(name=TASK))
         definition = TaskDefinition.from_proto(task.task.definition)
-        return Proceedings(
+        return FederationRun(
             definition=definition,
             reason=task.task.reason,
             rounds=await self._published(definition, task.history),
             public_file=self._coordinator.public_sets / definition.public_set,
             homes=self._homes,
             models=models,
-            traffic={name: tuple(movements(home.agent)) for name, home in self._homes.items()},
+            traffic={name: tuple(read_entries(home.agent)) for name, home in self._homes.items()},
             isolation=self._isolation,
         )
 
@@ -130,13 +130,15 @@ class Federation:
         await until(lambda: b"coordinator_ready" in serving.log.read_bytes())
         self._view.advance(Step.CONSORTIUM)
 
-    async def _set_up(self, link: AdminLink, cohorts: Cohorts, seed: int, max_rounds: int) -> None:
-        await together(
-            self._publish(link, cohorts, max_rounds),
-            *(self._admit(link, hospital, cohorts, seed) for hospital in HOSPITALS),
-        )
+    async def _set_up(
+        self, link: AdminClient, cohorts: Cohorts, seed: int, max_rounds: int
+    ) -> None:
+        async with task_group() as group:
+            group.create_task(self._publish(link, cohorts, max_rounds))
+            for hospital in HOSPITALS:
+                group.create_task(self._admit(link, hospital, cohorts, seed))
 
-    async def _publish(self, link: AdminLink, cohorts: Cohorts, max_rounds: int) -> None:
+    async def _publish(self, link: AdminClient, cohorts: Cohorts, max_rounds: int) -> None:
         """Publishes the rows without their labels and defines the task on them."""
         file = self._folder / "biopsies.parquet"
         cohorts.public.to_parquet(file)
@@ -156,11 +158,11 @@ class Federation:
         self._view.advance(Step.PUBLIC_SET)
 
     async def _admit(
-        self, link: AdminLink, hospital: Hospital, cohorts: Cohorts, seed: int
+        self, link: AdminClient, hospital: Hospital, cohorts: Cohorts, seed: int
     ) -> None:
         """Registers a hospital; it joins with its token and starts its agent and its trainer."""
         name, home = hospital.name, self._homes[hospital.name]
-        furnish(home.root, hospital, cohorts.private[name], seed)
+        write_silo_files(home.root, hospital, cohorts.private[name], seed)
         request = admin_pb2.RegisterSiloRequest(
             name=name, token_lifetime=duration(timedelta(hours=1))
         )
@@ -173,7 +175,7 @@ class Federation:
         self._view.advance(Step.JOIN, hospital.title)
         self._processes.serve(name, "agent", "run", "--home", str(home.root))
         await until(home.socket.exists)
-        trainer = TrainerLink(home.socket)
+        trainer = TrainerClient(home.socket)
         try:
             isolation = (await trainer.wait_ready()).isolation
         finally:
@@ -182,21 +184,21 @@ class Federation:
         self._isolation[name] = enum_word(mode)
         self._view.advance(Step.START, hospital.title)
 
-    async def _follow(self, link: AdminLink, started: Callable[[], None]) -> None:
+    async def _follow(self, link: AdminClient, started: Callable[[], None]) -> None:
         """Starts the task once everyone is connected, and shows it until it is finished."""
         running, counted = False, 0
-        async for news in link.admin.WatchTask(admin_pb2.WatchTaskRequest(name=TASK)):
-            self._view.news(news, self._isolation)
-            if not running and all(silo.connected for silo in news.silos):
+        async for update in link.admin.WatchTask(admin_pb2.WatchTaskRequest(name=TASK)):
+            self._view.show_task(update, self._isolation)
+            if not running and all(silo.connected for silo in update.silos):
                 await link.admin.StartTask(admin_pb2.StartTaskRequest(name=TASK))
                 running = True
                 started()
-            while counted < news.task.consensus.round:
+            while counted < update.task.consensus.round:
                 self._view.advance(Step.ROUNDS)
                 counted += 1
-            if news.task.status == task_pb2.TASK_STATUS_PAUSED:
+            if update.task.status == task_pb2.TASK_STATUS_PAUSED:
                 raise DemoFailed(
-                    f"The task was paused: {news.task.reason}",
+                    f"The task was paused: {update.task.reason}",
                     "Run it again with `--keep DIR` and look into the hospitals' logs.",
                 )
         self._view.finish(Step.ROUNDS)
@@ -214,7 +216,9 @@ class Federation:
             )
             self._view.advance(Step.MODELS, hospital.title)
 
-        await together(*map(export, HOSPITALS))
+        async with task_group() as group:
+            for hospital in HOSPITALS:
+                group.create_task(export(hospital))
         return files
 
     async def _published(
@@ -222,7 +226,7 @@ class Federation:
     ) -> tuple[Round, ...]:
         """Every round's consensus, fetched as a hospital fetches it."""
         identity = IdentityFiles.load(self._homes[HOSPITALS[0].name].identity)
-        link = CoordinatorLink(identity)
+        link = CoordinatorClient(identity)
         rounds = []
         try:
             for closed in history:
@@ -230,7 +234,7 @@ class Federation:
                 fetched = await link.consensus(TASK, header.round)
                 rounds.append(
                     Round(
-                        number=header.round,
+                        round_number=header.round,
                         ballots=header.ballots,
                         churn=header.changed_rows / definition.rows,
                         seconds=_seconds(closed),

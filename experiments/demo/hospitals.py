@@ -1,4 +1,4 @@
-"""Five hospitals and their patients: the breast cancer data dealt out, and each hospital's folder."""
+"""Five hospitals and their patients: the breast cancer data split among them, and each hospital's folder."""
 
 from __future__ import annotations
 
@@ -59,36 +59,36 @@ HOSPITALS = (
 class Cohorts:
     """Everyone's rows: measurements in named columns, and `diagnosis` where it is known.
 
-    `hidden` holds the diagnoses of the public rows. Nobody in the federation has them: only the demo, to score.
+    `public_labels` are the diagnoses of the public rows. Nobody in the federation has them: only the demo, to score.
     """
 
     public: pd.DataFrame
-    hidden: NDArray[np.str_]
+    public_labels: NDArray[np.str_]
     private: dict[str, pd.DataFrame]
     test: pd.DataFrame
 
 
-def deal(seed: int) -> Cohorts:
+def split_patients(seed: int) -> Cohorts:
     """The 569 patients, split by class: 370 public, 17 to each of five hospitals, 114 for the test."""
     frame = load_breast_cancer(as_frame=True).frame
     frame[LABEL_COLUMN] = np.array(LABELS)[frame.pop("target")]
     rest, test = _split(frame, TEST_ROWS, seed)
     public, private = _split(rest, PRIVATE_ROWS, seed)
-    # One class after the other, dealt like cards: everyone gets 17 rows with the classes in proportion.
+    # Sorted by class, every fifth row to a hospital: everyone gets 17 rows with the classes in proportion.
     ordered = private.sort_values(LABEL_COLUMN, kind="stable")
     return Cohorts(
         public=public.drop(columns=LABEL_COLUMN).reset_index(drop=True),
-        hidden=public[LABEL_COLUMN].to_numpy(dtype=str),
+        public_labels=public[LABEL_COLUMN].to_numpy(dtype=str),
         private={
-            hospital.name: _admitted(ordered.iloc[first :: len(HOSPITALS)], hospital)
+            hospital.name: _with_patient_numbers(ordered.iloc[first :: len(HOSPITALS)], hospital)
             for first, hospital in enumerate(HOSPITALS)
         },
         test=test.reset_index(drop=True),
     )
 
 
-def furnish(folder: Path, hospital: Hospital, rows: pd.DataFrame, seed: int) -> None:
-    """Writes what a hospital's data scientist brings: the private file and silo.yaml."""
+def write_silo_files(folder: Path, hospital: Hospital, rows: pd.DataFrame, seed: int) -> None:
+    """Writes what a hospital's data scientist would: the private file and silo.yaml."""
     folder.mkdir(parents=True, mode=0o700)
     rows.to_csv(folder / "patients.csv", index=False)
     settings = {
@@ -112,7 +112,7 @@ def _split(frame: pd.DataFrame, size: int, seed: int) -> tuple[pd.DataFrame, pd.
     return left, taken
 
 
-def _admitted(rows: pd.DataFrame, hospital: Hospital) -> pd.DataFrame:
+def _with_patient_numbers(rows: pd.DataFrame, hospital: Hospital) -> pd.DataFrame:
     """The rows in a new order, each with the hospital's own number for the patient."""
     prefix = hospital.name[:2].upper()
     numbers = [f"{prefix}-{number:04d}" for number in range(1, len(rows) + 1)]

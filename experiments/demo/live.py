@@ -23,6 +23,7 @@ from rich.table import Table
 
 from coordinator.cli.task_view import churn, waiting
 from experiments.demo.hospitals import HOSPITALS, PUBLIC_ROWS
+from experiments.live_display import LiveDisplay, Silent
 from wire.consilium.v1 import admin_pb2, task_pb2
 
 
@@ -59,7 +60,7 @@ class View(Protocol):
     def finish(self, step: Step) -> None:
         """The step is done, even if it had fewer parts than expected."""
 
-    def news(self, news: admin_pb2.WatchTaskResponse, isolation: Mapping[str, str]) -> None:
+    def show_task(self, update: admin_pb2.WatchTaskResponse, isolation: Mapping[str, str]) -> None:
         """The task as it stands, and how each hospital's trainer is kept from the network."""
 
 
@@ -71,7 +72,7 @@ def view_for(console: Console, max_rounds: int, clock: Callable[[], float]) -> V
     return LiveView(console, parts) if console.is_terminal else LineView(console, parts, clock)
 
 
-class LiveView:
+class LiveView(LiveDisplay):
     """Progress bars, and below them the federation: who is connected, what it does, when the round closes."""
 
     def __init__(self, console: Console, parts: Mapping[Step, int]) -> None:
@@ -92,18 +93,7 @@ class LiveView:
         self._live = Live(
             console=console, get_renderable=lambda: Group(self._progress, self._panel)
         )
-
-    def __enter__(self) -> Self:
-        self._live.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._live.stop()
+        super().__init__(self._live)
 
     def advance(self, step: Step, who: str = "") -> None:
         """Moves the step's bar."""
@@ -117,9 +107,9 @@ class LiveView:
         self._progress.update(identity, total=done)
         self._point_at_current()
 
-    def news(self, news: admin_pb2.WatchTaskResponse, isolation: Mapping[str, str]) -> None:
+    def show_task(self, update: admin_pb2.WatchTaskResponse, isolation: Mapping[str, str]) -> None:
         """Redraws the federation."""
-        self._panel = federation_panel(news, isolation)
+        self._panel = federation_panel(update, isolation)
         self._live.refresh()
 
     def _point_at_current(self) -> None:
@@ -144,12 +134,13 @@ class _Mark(ProgressColumn):
         return self._spinner.render(task.get_time()) if task.fields["current"] else "[dim]·[/]"
 
 
-class LineView:
+class LineView(LiveDisplay):
     """A line for every part done and for every change of the task."""
 
     def __init__(
         self, console: Console, parts: Mapping[Step, int], clock: Callable[[], float]
     ) -> None:
+        super().__init__(Silent())
         self._console = console
         self._parts = dict(parts)
         self._done = dict.fromkeys(parts, 0)
@@ -157,21 +148,10 @@ class LineView:
         self._began = clock()
         self._last = ""
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        return
-
     def advance(self, step: Step, who: str = "") -> None:
         """Says which part is done."""
         self._done[step] += 1
-        # The rounds are told by the news, with more to say.
+        # `show_task` says more of a round.
         if step is Step.ROUNDS:
             return
         total = self._parts[step]
@@ -182,12 +162,12 @@ class LineView:
         """Says in how many parts the step was done."""
         self._say(f"{step.value}: {self._done[step]} of at most {self._parts[step]}")
 
-    def news(self, news: admin_pb2.WatchTaskResponse, isolation: Mapping[str, str]) -> None:
+    def show_task(self, update: admin_pb2.WatchTaskResponse, isolation: Mapping[str, str]) -> None:
         """Says what is new about the task."""
-        task = news.task
-        connected = sum(silo.connected for silo in news.silos)
+        task = update.task
+        connected = sum(silo.connected for silo in update.silos)
         if task.status == task_pb2.TASK_STATUS_DRAFT:
-            line = f"connected {connected}/{len(news.silos)}"
+            line = f"connected {connected}/{len(update.silos)}"
         else:
             line = round_line(task)
         if line != self._last:
@@ -200,20 +180,20 @@ class LineView:
 
 def round_line(task: task_pb2.TaskState) -> str:
     """`round 2 of at most 5 · waiting 3/5, closes 14:05:10 · churn 1.1%`."""
-    number = task.open_round.number or task.consensus.round
+    round_number = task.open_round.number or task.consensus.round
     most = task.definition.rounds.max_rounds
-    return f"round {number} of at most {most} · {waiting(task)} · churn {churn(task)}"
+    return f"round {round_number} of at most {most} · {waiting(task)} · churn {churn(task)}"
 
 
 def federation_panel(
-    news: admin_pb2.WatchTaskResponse, isolation: Mapping[str, str]
+    update: admin_pb2.WatchTaskResponse, isolation: Mapping[str, str]
 ) -> RenderableType:
     """The task in a line, and a row for each hospital."""
-    task = news.task
+    task = update.task
     silos = Table(box=None, padding=(0, 2, 0, 0))
     for column in ("hospital", "learner", "connected", "doing", "trainer's network"):
         silos.add_column(column, header_style="dim")
-    by_name = {silo.name: silo for silo in news.silos}
+    by_name = {silo.name: silo for silo in update.silos}
     for hospital in HOSPITALS:
         silo = by_name.get(hospital.name, admin_pb2.Silo(name=hospital.name))
         silos.add_row(
@@ -232,7 +212,7 @@ def federation_panel(
 
 
 def doing(silo: admin_pb2.Silo, task: task_pb2.TaskState) -> str:
-    """What a hospital does: a ballot is the freshest word on it, its last heartbeat may be two seconds old."""
+    """What a hospital does: a ballot says it first, its last heartbeat may be two seconds old."""
     if not silo.connected:
         return "–"
     if task.status == task_pb2.TASK_STATUS_FINISHED:

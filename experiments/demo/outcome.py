@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from statistics import mean
 from typing import Any
 
-from experiments.demo.federation import Proceedings
+from experiments.demo.federation import FederationRun
 from experiments.demo.hospitals import HOSPITALS, Cohorts, Hospital
 from experiments.demo.scores import Scores, agreement
-from silo_agent.traffic import Direction
+from silo_agent.agent.audit.entries import Direction
 
 PAPER_WEIGHTS = 669_706
 """The FedCT paper's MLP, 784-512-512-10: what FedAvg would exchange there."""
@@ -36,7 +36,7 @@ class HospitalOutcome:
 class RoundOutcome:
     """One round: churn and accuracy are shares of the public rows."""
 
-    number: int
+    round_number: int
     ballots: int
     churn: float
     accuracy: float
@@ -104,7 +104,7 @@ class Outcome:
             "mean": _scores(self.mean),
             "consensus": [
                 {
-                    "round": one.number,
+                    "round": one.round_number,
                     "ballots": one.ballots,
                     "churn": one.churn,
                     "accuracy": one.accuracy,
@@ -125,8 +125,8 @@ def _scores(scores: Scores) -> dict[str, float]:
     }
 
 
-def conclude(
-    proceedings: Proceedings,
+def make_outcome(
+    federation_run: FederationRun,
     cohorts: Cohorts,
     scores: dict[str, Scores],
     *,
@@ -134,7 +134,7 @@ def conclude(
     seconds: float,
 ) -> Outcome:
     """Puts together what the federation left and how good the models are."""
-    definition = proceedings.definition
+    definition = federation_run.definition
     return Outcome(
         seed=seed,
         max_rounds=definition.rounds.max_rounds,
@@ -144,25 +144,25 @@ def conclude(
                 hospital=one,
                 patients=len(cohorts.private[one.name]),
                 scores=scores[one.name],
-                bytes_up=proceedings.bytes_moved(one.name, Direction.OUT),
-                bytes_down=proceedings.bytes_moved(one.name, Direction.IN),
-                file_bytes=(proceedings.homes[one.name].root / "patients.csv").stat().st_size,
-                isolation=proceedings.isolation[one.name],
+                bytes_up=federation_run.bytes_moved(one.name, Direction.OUT),
+                bytes_down=federation_run.bytes_moved(one.name, Direction.IN),
+                file_bytes=(federation_run.homes[one.name].root / "patients.csv").stat().st_size,
+                isolation=federation_run.isolation[one.name],
             )
             for one in HOSPITALS
         ),
         rounds=tuple(
             RoundOutcome(
-                number=one.number,
+                round_number=one.round_number,
                 ballots=one.ballots,
                 churn=one.churn,
-                accuracy=agreement(one.labels, cohorts.hidden),
+                accuracy=agreement(one.labels, cohorts.public_labels),
                 seconds=one.seconds,
                 closed_by=one.closed_by,
             )
-            for one in proceedings.rounds
+            for one in federation_run.rounds
         ),
-        reason=proceedings.reason,
+        reason=federation_run.reason,
         public_rows=definition.rows,
         test_rows=len(cohorts.test),
         ballot_bytes=definition.shape.size_bytes,

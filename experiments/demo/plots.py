@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, MultipleLocator, PercentFormatter
 
 from experiments.demo.outcome import PAPER_WEIGHTS, WEIGHT_BYTES, Outcome
-from wire.terminal import size
+from wire.runtime.terminal import size
 
 ALONE, CONSILIUM, POOLED, INK, FAINT = "#b6bfcb", "#0b7a75", "#33415c", "#1d2733", "#8a94a3"
 
@@ -51,15 +51,9 @@ def _styled(draw: Callable[[Outcome], Figure]) -> Callable[[Outcome], str]:
 @_styled
 def accuracy_plot(outcome: Outcome) -> Figure:
     """Three bars per hospital and for the mean: alone, Consilium, pooled."""
-    names = [f"{one.hospital.title}\n{one.hospital.learner_title}" for one in outcome.hospitals] + [
-        "Mean\nof five"
-    ]
-    scores = [*(one.scores for one in outcome.hospitals), outcome.mean]
-    series = (
-        ("alone", ALONE, [one.alone for one in scores]),
-        ("Consilium", CONSILIUM, [one.consilium for one in scores]),
-        ("all data pooled", POOLED, [one.pooled for one in scores]),
-    )
+    names = [f"{one.hospital.title}\n{one.hospital.learner_title}" for one in outcome.hospitals]
+    names.append("Mean\nof five")
+    series = _accuracies(outcome)
     lowest = min(value for _, _, values in series for value in values)
     floor = max(0.0, np.floor(lowest * 20 - 1) / 20)
     figure = Figure(figsize=(9.6, 4.2), layout="constrained")
@@ -89,25 +83,37 @@ def accuracy_plot(outcome: Outcome) -> Figure:
     return figure
 
 
+def _accuracies(outcome: Outcome) -> list[tuple[str, str, list[float]]]:
+    """Name, colour and values, of every hospital and of the mean."""
+    scores = [*(one.scores for one in outcome.hospitals), outcome.mean]
+    return [
+        ("alone", ALONE, [one.alone for one in scores]),
+        ("Consilium", CONSILIUM, [one.consilium for one in scores]),
+        ("all data pooled", POOLED, [one.pooled for one in scores]),
+    ]
+
+
 @_styled
 def rounds_plot(outcome: Outcome) -> Figure:
     """Churn and accuracy of the consensus, round by round."""
-    numbers = [one.number for one in outcome.rounds]
+    numbers = [one.round_number for one in outcome.rounds]
     figure = Figure(figsize=(9.6, 3.2), layout="constrained")
     left, right = figure.subplots(1, 2)
     # Against no labels at all everything is new; as a bar it would dwarf every later change.
     later = outcome.rounds[1:]
-    bars = left.bar([one.number for one in later], [one.churn for one in later], 0.5, color=POOLED)
+    bars = left.bar(
+        [one.round_number for one in later], [one.churn for one in later], 0.5, color=POOLED
+    )
     left.bar_label(bars, [f"{one.churn:.1%}" for one in later], fontsize=9, padding=2)
     left.text(1, 0, "first\nlabels", ha="center", va="bottom", color=FAINT, fontsize=9)
     left.set_title("Churn: labels that changed")
     left.set_ylim(0, 1.15 * max([0.02, *(one.churn for one in later)]))
     accuracy = [one.accuracy for one in outcome.rounds]
     right.plot(numbers, accuracy, "o-", color=CONSILIUM, clip_on=False)
-    for number, value in zip(numbers, accuracy, strict=True):
+    for round_number, value in zip(numbers, accuracy, strict=True):
         right.annotate(
             f"{value:.1%}",
-            (number, value),
+            (round_number, value),
             (0, 7),
             textcoords="offset points",
             ha="center",

@@ -19,13 +19,13 @@ from wire.errors import ConsiliumError
 
 T = TypeVar("T")
 
-_LEASH = Path(__file__).with_name("leash.py")
+_DIE_WITH_PARENT = Path(__file__).with_name("die_with_parent.py")
 _LOOK_SECONDS = 0.05
 _TAIL_LINES = 6
 
 
 class DemoFailed(ConsiliumError):
-    """A part of the demo did not do what it should; the sentence says which and shows its last words."""
+    """A part of the demo did not do what it should; the sentence says which and shows the last lines it printed."""
 
     def __init__(self, sentence: str, hint: str = "") -> None:
         super().__init__("DEMO_FAILED", sentence, hint)
@@ -51,7 +51,7 @@ class Child:
         if not self.ended():
             self.popen.terminate()
 
-    def bury(self) -> int:
+    def kill_and_reap(self) -> int:
         """Kills whatever is left of its group, reaps it and returns its exit status."""
         if self.popen.returncode is None:
             with suppress(ProcessLookupError):
@@ -59,11 +59,11 @@ class Child:
         return self.popen.wait()
 
     def failed(self) -> DemoFailed:
-        """Why it should not have ended, in its own last words."""
+        """The error that says how it ended, with the last lines it printed."""
         lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
         words = "\n       ".join(["", *lines[-_TAIL_LINES:]])
         return DemoFailed(
-            f"{self.name} ended with status {self.bury()}.{words}",
+            f"{self.name} ended with status {self.kill_and_reap()}.{words}",
             "Run it again with `--keep DIR` to keep every log.",
         )
 
@@ -87,7 +87,7 @@ class Processes:
         self._logs = folder / "logs"
         self._logs.mkdir()
         self._services: list[Child] = []
-        self._errands: set[Child] = set()
+        self._commands: set[Child] = set()
 
     async def __aenter__(self) -> Self:
         return self
@@ -109,31 +109,31 @@ class Processes:
     async def run(self, name: str, *arguments: str) -> None:
         """Runs `consilium ARGUMENTS` to its end; DemoFailed if that is a bad one."""
         child = self._start(name, arguments)
-        self._errands.add(child)
+        self._commands.add(child)
         await until(child.ended)
-        if child.bury() != 0:
+        if child.kill_and_reap() != 0:
             raise child.failed()
-        self._errands.discard(child)
+        self._commands.discard(child)
 
     async def guard(self, work: Coroutine[Any, Any, T]) -> T:
         """The outcome of `work`; DemoFailed if a service ends before it is done."""
-        working, dying = asyncio.ensure_future(work), asyncio.ensure_future(self._first_death())
+        working, exiting = asyncio.ensure_future(work), asyncio.ensure_future(self._first_exit())
         try:
-            await asyncio.wait({working, dying}, return_when=asyncio.FIRST_COMPLETED)
-            if dying.done():
-                raise dying.result().failed()
+            await asyncio.wait({working, exiting}, return_when=asyncio.FIRST_COMPLETED)
+            if exiting.done():
+                raise exiting.result().failed()
             return await working
         finally:
             working.cancel()
-            dying.cancel()
-            await asyncio.gather(working, dying, return_exceptions=True)
+            exiting.cancel()
+            await asyncio.gather(working, exiting, return_exceptions=True)
 
     async def stop(self) -> None:
-        """Ends every process: silos first, so that they can take their leave, the coordinator last."""
+        """Ends every process: silos first, so that they can sign off, the coordinator last."""
         coordinator, silos = self._services[:1], self._services[1:]
-        await self._end([*self._errands, *silos])
+        await self._end([*self._commands, *silos])
         await self._end(coordinator)
-        self._errands.clear()
+        self._commands.clear()
         self._services.clear()
 
     async def _end(self, children: Sequence[Child]) -> None:
@@ -144,9 +144,9 @@ class Processes:
             async with asyncio.timeout(self._patience):
                 await until(lambda: all(child.ended() for child in children))
         for child in children:
-            child.bury()
+            child.kill_and_reap()
 
-    async def _first_death(self) -> Child:
+    async def _first_exit(self) -> Child:
         await until(lambda: any(child.ended() for child in self._services))
         return next(child for child in self._services if child.ended())
 
@@ -155,9 +155,16 @@ class Processes:
         # No `await` from here until the caller has noted the child: a Ctrl-C cannot come in between.
         with log.open("wb") as output:
             popen = subprocess.Popen(
-                [sys.executable, "-IS", _LEASH, str(os.getpid()), *self._program, *arguments],
+                [
+                    sys.executable,
+                    "-IS",
+                    _DIE_WITH_PARENT,
+                    str(os.getpid()),
+                    *self._program,
+                    *arguments,
+                ],
                 cwd=self._folder,
-                # Five trainers share the machine's cores; each with all threads would only stand in line.
+                # Five trainers share the machine's cores; each with all threads would only wait for the others.
                 env={**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200"},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -170,7 +177,7 @@ class Processes:
 
 async def until(condition: Callable[[], bool]) -> None:
     """Returns once `condition` holds; it is looked at twenty times a second."""
-    # What another process does rings no bell here.
+    # Nothing here is notified of what another process does.
     while not condition():  # noqa: ASYNC110
         await asyncio.sleep(_LOOK_SECONDS)
 

@@ -11,8 +11,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from experiments.demo.outcome import PAPER_WEIGHTS, WEIGHT_BYTES, Outcome
 from experiments.demo.plots import accuracy_plot, bytes_plot, rounds_plot
 from wire.errors import ConfigurationError
-from wire.files import write_atomically
-from wire.terminal import size
+from wire.runtime.files import write_atomically
+from wire.runtime.terminal import size
 
 _PLOTS = {
     "accuracy per hospital": accuracy_plot,

@@ -13,13 +13,13 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from experiments.demo.hospitals import LABEL_COLUMN, LABELS
-from silo_agent.home import SiloHome
-from silo_agent.models.catalogue import build
-from silo_agent.models.protocol import Labelled, Learner
-from silo_agent.trainer.features import Encoder
-from silo_agent.trainer.home_model import HomeModel
-from silo_agent.trainer.private_data import load_private
-from silo_agent.trainer.schema_check import prepare
+from silo_agent.shared.home import SiloHome
+from silo_agent.trainer.data.features import Encoder
+from silo_agent.trainer.data.home_model import HomeModel
+from silo_agent.trainer.data.private_data import load_private
+from silo_agent.trainer.data.schema_check import prepare
+from silo_agent.trainer.models.catalogue import build
+from silo_agent.trainer.models.protocol import Labelled, Learner
 from silo_agent.trainer.settings import SiloSettings, read_settings
 from wire.public_content import inspect
 
@@ -37,7 +37,7 @@ class Scores:
 
     @property
     def gain(self) -> float:
-        """What taking part brought."""
+        """What taking part external_file."""
         return self.consilium - self.alone
 
 

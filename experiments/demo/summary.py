@@ -9,7 +9,7 @@ from rich.table import Table
 from experiments.demo.outcome import PAPER_WEIGHTS, WEIGHT_BYTES, Outcome
 from experiments.demo.report import Report
 from experiments.demo.scores import Scores
-from wire.terminal import size
+from wire.runtime.terminal import size
 
 
 def print_summary(outcome: Outcome, report: Report, console: Console) -> None:

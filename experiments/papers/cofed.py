@@ -8,14 +8,15 @@ from functools import partial
 
 import numpy as np
 
-from experiments.data import Deal
-from experiments.federation import Hospital, hold, task
-from experiments.papers.cotraining import Predicts, names, own_seed
+from experiments.data import Split
+from experiments.federation import define_task, make_silos, run_federation, silo_names
+from experiments.papers.cotraining import silo_seed
 from experiments.papers.experiment import Line, Timed
-from silo_agent.models.catalogue import LearnerSpec, build
-from silo_agent.trainer.fedct import CoTraining
+from experiments.scores import Predictor, accuracy
+from silo_agent.trainer.methods.co_training import CoTraining
+from silo_agent.trainer.methods.label_space_learners import restricted_to
+from silo_agent.trainer.models.catalogue import LearnerSpec, build
 from silo_agent.trainer.settings import TrainingSettings
-from silo_agent.trainer.specialists import specialised
 from wire.ballot import ABSTAIN
 
 MEAN_GAIN, GAINING = 0.04, 0.90
@@ -59,7 +60,7 @@ class Rule:
 
 
 def gains(
-    rows: Deal,
+    rows: Split,
     learners: Sequence[LearnerSpec],
     rule: Rule,
     seed: int,
@@ -67,38 +68,39 @@ def gains(
     steps: int = 50,
 ) -> Gains:
     """One CoFED task; `spaces` are the classes each silo knows, all of them if None."""
-    silos = names(len(rows.private))
-    known = [tuple(range(rows.classes))] * len(silos) if spaces is None else spaces
-    hospitals = {
-        name: Hospital(
-            part,
-            TrainingSettings(
-                model=learner, seed=own_seed(seed, number), consensus_share=rule.share
-            ),
-        )
-        for number, (name, part, learner) in enumerate(
-            zip(silos, rows.private, learners, strict=True)
-        )
-    }
-    settings = {} if spaces is None else {"label_spaces": _worded(silos, known)}
-    definition = task(
+    names = silo_names(len(rows.private))
+    known = [tuple(range(rows.classes))] * len(names) if spaces is None else spaces
+    settings = {} if spaces is None else {"label_spaces": _named(names, known)}
+    definition = define_task(
         rows.public,
         rows.classes,
-        silos,
+        names,
         method="cofed",
         consensus={"threshold": rule.alpha},
         local_steps=steps,
         **settings,
     )
-    course = hold(definition, hospitals, rows.public)
+
+    def silo_settings(index: int) -> TrainingSettings:
+        return TrainingSettings(
+            model=learners[index], seed=silo_seed(seed, index), consensus_share=rule.share
+        )
+
+    silos = make_silos(names, rows.private, silo_settings)
+    result = run_federation(definition, silos, rows.public)
     before = [
-        _accuracy(_alone(rows, number, learner, own_seed(seed, number), space, steps), rows, space)
-        for number, (learner, space) in enumerate(zip(learners, known, strict=True))
+        _accuracy(
+            _alone(rows, index, learner, silo_seed(seed, index), space, steps),
+            rows,
+            space,
+        )
+        for index, (learner, space) in enumerate(zip(learners, known, strict=True))
     ]
     after = [
-        _accuracy(course.home[name], rows, space) for name, space in zip(silos, known, strict=True)
+        _accuracy(result.home_models[name], rows, space)
+        for name, space in zip(names, known, strict=True)
     ]
-    received = [np.mean(course.labels(name) != ABSTAIN) for name in silos]
+    received = [np.mean(result.labels(name) != ABSTAIN) for name in names]
     return summed(learners, before, after, float(np.mean(received)))
 
 
@@ -129,22 +131,21 @@ def summed(
 
 
 def _alone(
-    rows: Deal, number: int, learner: LearnerSpec, seed: int, known: Sequence[int], steps: int
-) -> Predicts:
+    rows: Split, index: int, learner: LearnerSpec, seed: int, known: Sequence[int], steps: int
+) -> Predictor:
     """What a silo trains without the others, for the classes it knows; a network takes as many steps in all."""
     shape = tuple(rows.public.shape[1:])
-    made = specialised(
-        lambda classes, own: build(learner, classes, shape, own), tuple(known), rows.classes
+    made = restricted_to(
+        tuple(known), lambda classes, own: build(learner, classes, shape, own), rows.classes
     )
-    return CoTraining(rows.private[number], rows.public, made, 2 * steps, seed).fit(1, None, None)
+    return CoTraining(rows.private[index], rows.public, made, 2 * steps, seed).fit(1, None, None)
 
 
-def _accuracy(model: Predicts, rows: Deal, known: Sequence[int]) -> float:
-    test = rows.test[np.isin(rows.test.labels, known)]
-    return float(np.mean(np.asarray(model.predict(test.features)) == test.labels))
+def _accuracy(model: Predictor, rows: Split, known: Sequence[int]) -> float:
+    return accuracy(model, rows.test[np.isin(rows.test.labels, known)])
 
 
-def _worded(silos: Sequence[str], spaces: Sequence[Sequence[int]]) -> dict[str, list[str]]:
+def _named(silos: Sequence[str], spaces: Sequence[Sequence[int]]) -> dict[str, list[str]]:
     return {
         silo: [str(label) for label in sorted(space)]
         for silo, space in zip(silos, spaces, strict=True)
@@ -152,7 +153,7 @@ def _worded(silos: Sequence[str], spaces: Sequence[Sequence[int]]) -> dict[str, 
 
 
 @dataclass(frozen=True)
-class Judged:
+class Target:
     """What the line that is judged is compared with; the others only stand beside it."""
 
     gain: float
@@ -165,7 +166,7 @@ class Judged:
 
 
 def gain_lines(
-    read: Callable[[Callable[[Gains], float]], tuple[float, ...]], where: str, judged: Judged | None
+    read: Callable[[Callable[[Gains], float]], tuple[float, ...]], where: str, target: Target | None
 ) -> list[Line]:
     """The mean relative gain and the share that gains; `read` gives one number of every seed."""
     beside = {
@@ -173,26 +174,19 @@ def gain_lines(
         "CoFED": read(lambda one: one.cofed),
         "labelled": read(lambda one: one.labelled),
     }
-    found = [
-        Line(
-            (where, "mean relative gain"),
-            read(lambda one: one.gain),
-            judged.gain if judged else None,
-            MEAN_GAIN if judged else None,
-            beside,
-            judged.why if judged else "",
-        ),
-        Line(
-            (where, "silos that gain"),
-            read(lambda one: one.gaining),
-            judged.gaining if judged else None,
-            GAINING if judged else None,
-            beside,
-            judged.why if judged else "",
+    mean, share = (where, "mean relative gain"), (where, "silos that gain")
+    gain, gaining = read(lambda one: one.gain), read(lambda one: one.gaining)
+    if target is None:
+        return [Line(mean, gain, beside=beside), Line(share, gaining, beside=beside)]
+    by_learner = {
+        f"mean relative gain of {title}": read(partial(Gains.of, learner=name))
+        for name, title in target.titles.items()
+    }
+    return [
+        Line(mean, gain, target.gain, MEAN_GAIN, beside, target.why),
+        Line(share, gaining, target.gaining, GAINING, beside, target.why),
+        *(
+            Line((where, kind), values, beside=dict.fromkeys(beside, ()))
+            for kind, values in by_learner.items()
         ),
     ]
-    for name, title in (judged.titles if judged else {}).items():
-        kind = f"mean relative gain of {title}"
-        of_kind = read(partial(Gains.of, learner=name))
-        found.append(Line((where, kind), of_kind, beside=dict.fromkeys(beside, ())))
-    return found

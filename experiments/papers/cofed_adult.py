@@ -10,14 +10,13 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from experiments.data import Sizes, deal
-from experiments.data_tables import adult_attributes
-from experiments.papers.cofed import Gains, Judged, Rule, gain_lines, gains
-from experiments.papers.cotraining import loaded
+from experiments.data import Sizes, load_once, split_dataset
+from experiments.data.tables import adult_attributes
+from experiments.papers.cofed import Gains, Rule, Target, gain_lines, gains
 from experiments.papers.experiment import Experiment, Line, by_seed
 from experiments.papers.plots import dots_of
-from silo_agent.models.catalogue import LearnerSpec
-from silo_agent.models.protocol import Features
+from silo_agent.trainer.models.catalogue import LearnerSpec
+from silo_agent.trainer.models.protocol import Features
 
 LEARNERS = (
     LearnerSpec(name="decision_tree"),
@@ -62,7 +61,7 @@ def cells(seeds: int, quick: bool) -> list[Cell]:
 def measure(cell: Cell, folder: Path | None) -> Gains:
     """Silos take turns at the four kinds of learners."""
     sizes = Sizes(cell.silos, PRIVATE, cell.public, cell.test)
-    rows = deal(loaded("adult", folder), sizes, cell.seed)
+    rows = split_dataset(load_once("adult", folder), sizes, cell.seed)
     draw = np.random.default_rng(cell.seed)
     rows = replace(rows, public=shuffled(rows.public, adult_attributes(folder), draw))
     learners = [LEARNERS[number % len(LEARNERS)] for number in range(cell.silos)]
@@ -87,8 +86,8 @@ def lines(results: Mapping[Cell, Gains]) -> Sequence[Line]:
         chosen = partial(_is, alpha=alpha, share=share)
         where = f"α = {alpha:g}" + (", share chosen at home" if share is None else "")
         main = (alpha, share) == (ALPHA, 1.0)
-        judged = Judged(PAPER, None, WHY, TITLES) if main else None
-        found += gain_lines(partial(by_seed, results, chosen), where, judged)
+        target = Target(PAPER, None, WHY, TITLES) if main else None
+        found += gain_lines(partial(by_seed, results, chosen), where, target)
     return found
 
 

@@ -9,13 +9,12 @@ from pathlib import Path
 
 import numpy as np
 
-from experiments.data import Sizes, deal
-from experiments.papers.cofed import Gains, Judged, Rule, gain_lines, gains
-from experiments.papers.cotraining import loaded
+from experiments.data import Sizes, load_once, split_dataset
+from experiments.papers.cofed import Gains, Rule, Target, gain_lines, gains
 from experiments.papers.experiment import Experiment, Line, by_seed
 from experiments.papers.plots import dots_of
-from silo_agent.models.catalogue import LearnerSpec
-from silo_agent.models.protocol import Labelled
+from silo_agent.trainer.models.catalogue import LearnerSpec
+from silo_agent.trainer.models.protocol import Labelled
 
 LEARNERS = (
     LearnerSpec(name="random_forest"),
@@ -60,10 +59,10 @@ def cells(seeds: int, quick: bool) -> list[Cell]:
 
 def measure(cell: Cell, folder: Path | None) -> Gains:
     """Silos take turns at the four kinds of learners."""
-    dataset = loaded("fashion-mnist", folder)
-    base = deal(dataset, Sizes(1, POOL, cell.public, cell.test), cell.seed)
+    dataset = load_once("fashion-mnist", folder)
+    base = split_dataset(dataset, Sizes(1, POOL, cell.public, cell.test), cell.seed)
     spaces = label_spaces(cell.silos, base.classes, np.random.default_rng(cell.seed))
-    rows = replace(base, private=handed_out(base.private[0], spaces, cell.per_class))
+    rows = replace(base, private=private_rows(base.private[0], spaces, cell.per_class))
     learners = [LEARNERS[number % len(LEARNERS)] for number in range(cell.silos)]
     return gains(rows, learners, Rule(cell.alpha, 1.0), cell.seed, spaces)
 
@@ -77,7 +76,7 @@ def label_spaces(silos: int, classes: int, draw: np.random.Generator) -> list[tu
     ]
 
 
-def handed_out(
+def private_rows(
     pool: Labelled, spaces: Sequence[Sequence[int]], per_class: int
 ) -> tuple[Labelled, ...]:
     """As many rows of each of its classes for every silo; no row goes to two."""
@@ -94,9 +93,9 @@ def lines(results: Mapping[Cell, Gains]) -> Sequence[Line]:
     """The mean relative gain and the share that gains, per threshold; by kind of learner at α = 0.3."""
     found = []
     for alpha in sorted(ALPHAS):
-        judged = Judged(PAPER, 1.0, WHY, TITLES) if alpha == ALPHA else None
+        target = Target(PAPER, 1.0, WHY, TITLES) if alpha == ALPHA else None
         read = partial(by_seed, results, partial(_is, alpha=alpha))
-        found += gain_lines(read, f"α = {alpha:g}", judged)
+        found += gain_lines(read, f"α = {alpha:g}", target)
     return found
 
 

@@ -7,25 +7,22 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import numpy as np
-
-from coordinator.consensus.electing import elect
-from experiments.data import Deal, Sizes, deal
-from experiments.federation import Course, Hospital, hold, task
-from experiments.papers.cotraining import NAMED, consensus_of, loaded, names, own_seed
+from experiments.certainty import MAJORITY
+from experiments.data import Sizes, Split, load_once, split_dataset
+from experiments.federation import define_task, make_silos, run_federation, silo_names
+from experiments.papers.cotraining import EXTRACTOR_DIGEST, silo_seed
 from experiments.papers.experiment import Experiment, Line, Timed, by_seed
 from experiments.papers.plots import dots_of
-from silo_agent.models.afresh import fitted
-from silo_agent.models.catalogue import LearnerSpec, build
-from silo_agent.models.extractors import StoredExtractor
-from silo_agent.models.extractors.pretraining import train
-from silo_agent.models.protocol import Labelled, Labels
-from silo_agent.privacy.settings import CertaintySettings, PrivacySettings
+from experiments.scores import accuracy, share_right
+from silo_agent.trainer.models.catalogue import LearnerSpec, build
+from silo_agent.trainer.models.extractors import StoredExtractor
+from silo_agent.trainer.models.protocol import Labelled, Labels
+from silo_agent.trainer.models.scratch_fit import fit_from_scratch
+from silo_agent.trainer.pretraining.pretraining import train
+from silo_agent.trainer.privacy.settings import CertaintySettings, PrivacySettings
 from silo_agent.trainer.settings import TrainingSettings
 from wire.ballot import ABSTAIN
-from wire.consensus_policy import ConsensusPolicy, RuleName
 from wire.extractor_file import ExtractorKind
-from wire.privacy.declaration import Declaration
 
 SILOS = 10
 HEAD = LearnerSpec(name="logistic_regression")
@@ -81,62 +78,45 @@ def cells(seeds: int, quick: bool) -> list[Cell]:
 def measure(cell: Cell, folder: Path | None) -> Result:
     """One round; the same ballots are counted twice."""
     sizes = Sizes(SILOS, cell.private, cell.public, cell.test, cell.alpha)
-    rows = deal(loaded(cell.dataset, folder), sizes, _FIRST_SPLIT + cell.seed)
-    definition = task(
+    rows = split_dataset(load_once(cell.dataset, folder), sizes, _FIRST_SPLIT + cell.seed)
+    names = silo_names(SILOS)
+    definition = define_task(
         rows.public,
         rows.classes,
-        names(SILOS),
+        names,
         method="fedaux",
-        extractor=NAMED,
+        extractor=EXTRACTOR_DIGEST,
         rounds={"max_rounds": 1},
     )
     extractor = train(rows.public, ExtractorKind.PCA, public_set=definition.public_set)
-    hospitals = {
-        name: Hospital(part, _settings(cell, number))
-        for number, (name, part) in enumerate(zip(names(SILOS), rows.private, strict=True))
-    }
-    course = hold(definition, hospitals, rows.public, extractor=extractor, home=False)
-    weighted, uniform = consensus_of(course), counted_alike(course)
+    silos = make_silos(names, rows.private, partial(_settings, cell))
+    result = run_federation(definition, silos, rows.public, extractor=extractor, home_models=False)
+    weighted, uniform = result.labels(), result.recounted(MAJORITY)
     return Result(
         uniform=_student(rows, uniform, extractor, cell.seed),
         weighted=_student(rows, weighted, extractor, cell.seed),
-        uniform_consensus=_right(uniform, rows.hidden),
-        weighted_consensus=_right(weighted, rows.hidden),
+        uniform_consensus=share_right(uniform, rows.public_labels),
+        weighted_consensus=share_right(weighted, rows.public_labels),
     )
 
 
-def counted_alike(course: Course) -> Labels:
-    """(rows,) the consensus of the same ballots where every vote counts alike."""
-    policy = ConsensusPolicy(rule=RuleName.MAJORITY)
-    definition = course.definition.model_copy(update={"consensus": policy})
-    cast = course.ballots[0]
-    alike = elect(definition, 1, dict.fromkeys(cast, Declaration()), list(cast.items()))
-    return alike.labels().astype(np.int64)
-
-
-def _settings(cell: Cell, number: int) -> TrainingSettings:
+def _settings(cell: Cell, index: int) -> TrainingSettings:
     certainty = CertaintySettings(epsilon=cell.certainty)
     return TrainingSettings(
         model=HEAD,
         features="extractor",
-        seed=own_seed(cell.seed, number),
+        seed=silo_seed(cell.seed, index),
         privacy=PrivacySettings(certainty=certainty),
     )
 
 
-def _student(rows: Deal, labels: Labels, extractor: StoredExtractor, seed: int) -> float:
+def _student(rows: Split, labels: Labels, extractor: StoredExtractor, seed: int) -> float:
     """Share of the test rows that one who learns (U, consensus) has right."""
-    said = labels != ABSTAIN
-    seen = extractor.transform(rows.public[said])
+    labelled = labels != ABSTAIN
+    seen = extractor.transform(rows.public[labelled])
     learner = build(HEAD, rows.classes, seen.shape[1:], seed)
-    taught = fitted(learner, Labelled(seen, labels[said]), seed)
-    answers = np.asarray(taught.predict(extractor.transform(rows.test.features)))
-    return float(np.mean(answers == rows.test.labels))
-
-
-def _right(labels: Labels, hidden: Labels) -> float:
-    said = labels != ABSTAIN
-    return float(np.mean(labels[said] == hidden[said]))
+    taught = fit_from_scratch(learner, Labelled(seen, labels[labelled]), seed)
+    return accuracy(taught, Labelled(extractor.transform(rows.test.features), rows.test.labels))
 
 
 def lines(results: Mapping[Cell, Result]) -> Sequence[Line]:

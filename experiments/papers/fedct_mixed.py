@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from experiments.data import Sizes, deal
-from experiments.papers.cotraining import Scores, federated, loaded, local
+from experiments.data import Sizes, load_once, split_dataset
+from experiments.papers.cotraining import TimedScores, federated, local
 from experiments.papers.experiment import Experiment, Line, by_seed
 from experiments.papers.plots import dots
-from silo_agent.models.catalogue import LearnerSpec
+from silo_agent.trainer.models.catalogue import LearnerSpec
 
 SIZES = Sizes(silos=5, private=17, public=370, test=114)
 ROUNDS = 3
@@ -51,16 +51,16 @@ def cells(seeds: int, quick: bool) -> list[Cell]:
     ]
 
 
-def measure(cell: Cell, folder: Path | None) -> Scores:
+def measure(cell: Cell, folder: Path | None) -> TimedScores:
     """BreastCancer comes with scikit-learn: no folder is needed."""
-    rows = deal(loaded("breast-cancer", folder), SIZES, cell.seed)
+    rows = split_dataset(load_once("breast-cancer", folder), SIZES, cell.seed)
     learners = [LearnerSpec(name=name) for name in cell.learners.split(",")]
     if not cell.together:
         return local(rows, learners, cell.seed)
     return federated(rows, learners, cell.seed, rounds={"max_rounds": cell.rounds})
 
 
-def lines(results: Mapping[Cell, Scores]) -> Sequence[Line]:
+def lines(results: Mapping[Cell, TimedScores]) -> Sequence[Line]:
     """FedCT against the paper's."""
 
     def accuracies(learners: str, together: bool) -> tuple[float, ...]:
@@ -94,7 +94,7 @@ product's defaults; MLP is scikit-learn's with one hidden layer of 100. The accu
 """,
     columns=("data set", "learners"),
     cell=Cell,
-    result=Scores,
+    result=TimedScores,
     cells=cells,
     measure=measure,
     lines=lines,

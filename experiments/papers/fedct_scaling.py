@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from experiments.data import Sizes, deal
-from experiments.papers.cotraining import Scores, loaded
+from experiments.data import Sizes, load_once, split_dataset
+from experiments.papers.cotraining import TimedScores
 from experiments.papers.experiment import Experiment, Line, by_seed
 from experiments.papers.perceptrons import TITLES, Method, Steps, train
 from experiments.papers.plots import curves_over
@@ -41,14 +41,14 @@ def cells(seeds: int, quick: bool) -> list[Cell]:
     ]
 
 
-def measure(cell: Cell, folder: Path | None) -> Scores:
+def measure(cell: Cell, folder: Path | None) -> TimedScores:
     """All silos together have as many rows, however many they are."""
     sizes = Sizes(cell.silos, PRIVATE // cell.silos, cell.public, TEST)
-    rows = deal(loaded("fashion-mnist", folder), sizes, cell.seed)
+    rows = split_dataset(load_once("fashion-mnist", folder), sizes, cell.seed)
     return train(Method(cell.method), rows, Steps(cell.steps, cell.period), cell.seed)
 
 
-def lines(results: Mapping[Cell, Scores]) -> Sequence[Line]:
+def lines(results: Mapping[Cell, TimedScores]) -> Sequence[Line]:
     """FedCT must beat local-only on the same split."""
 
     def accuracies(method: Method, silos: int) -> tuple[float, ...]:
@@ -89,7 +89,7 @@ T = 300 steps per silo and b = 50 (20 000 and 50): 80 silos share two cores here
 """,
     columns=("method", "silos"),
     cell=Cell,
-    result=Scores,
+    result=TimedScores,
     cells=cells,
     measure=measure,
     lines=lines,

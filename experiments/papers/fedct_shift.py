@@ -4,32 +4,47 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from pathlib import Path
 
 import numpy as np
 
-from experiments.data import Deal, Numbers, Sizes, deal, load
-from experiments.papers.cotraining import Scores, loaded
+from experiments.data import Indices, Sizes, Split, load, load_once, split_dataset
+from experiments.papers.cotraining import TimedScores
 from experiments.papers.experiment import Experiment, Line, by_seed
 from experiments.papers.perceptrons import Method, Steps, train
 from experiments.papers.plots import dots_of
-from silo_agent.models.protocol import Features
+from silo_agent.trainer.models.protocol import Features
 from wire.ballot import ABSTAIN
 
 SILOS, PRIVATE, PUBLIC, TEST = 5, 400, 8500, 10_000
 POOL = 40_000
 """Rows that public ones are drawn from."""
 STEPS = Steps(1000, 100)
-IID, LOCAL = "iid", "none: local only"
+
+
+class PublicRows(StrEnum):
+    """What the public rows are, from most to least like the silos' own."""
+
+    IID = "iid"
+    ALPHA_1 = "classes drawn, α = 1.0"
+    ALPHA_HALF = "classes drawn, α = 0.5"
+    ROTATED = "the same, turned by a quarter"
+    DIGITS = "digits"
+    NONE = "none: local only"
+
+
 PAPER = {
-    IID: 0.77,
-    "classes drawn, α = 1.0": 0.74,
-    "classes drawn, α = 0.5": 0.72,
-    "the same, turned by a quarter": 0.71,
-    "digits": 0.65,
+    PublicRows.IID: 0.77,
+    PublicRows.ALPHA_1: 0.74,
+    PublicRows.ALPHA_HALF: 0.72,
+    PublicRows.ROTATED: 0.71,
+    PublicRows.DIGITS: 0.65,
 }
 """The paper's accuracies on CIFAR10 for what corresponds."""
-LEAST_SHIFTS = {name: round(accuracy - PAPER[IID] - 0.02, 4) for name, accuracy in PAPER.items()}
+LEAST_SHIFTS = {
+    kind: round(accuracy - PAPER[PublicRows.IID] - 0.02, 4) for kind, accuracy in PAPER.items()
+}
 
 
 @dataclass(frozen=True)
@@ -48,59 +63,61 @@ def cells(seeds: int, quick: bool) -> list[Cell]:
     return [
         Cell(public, steps.total, steps.period, seed)
         for seed in range(1 if quick else seeds)
-        for public in (*PAPER, LOCAL)
+        for public in PublicRows
     ]
 
 
-def measure(cell: Cell, folder: Path | None) -> Scores:
+def measure(cell: Cell, folder: Path | None) -> TimedScores:
     """Silos and test are the same whatever is public."""
     sizes = Sizes(SILOS, PRIVATE, POOL, TEST)
-    rows = shifted(deal(loaded("fashion-mnist", folder), sizes, cell.seed), cell, folder)
-    method = Method.LOCAL if cell.public == LOCAL else Method.FEDCT
+    rows = shifted(
+        split_dataset(load_once("fashion-mnist", folder), sizes, cell.seed), cell, folder
+    )
+    method = Method.LOCAL if cell.public == PublicRows.NONE else Method.FEDCT
     return train(method, rows, Steps(cell.steps, cell.period), cell.seed)
 
 
-def shifted(rows: Deal, cell: Cell, folder: Path | None) -> Deal:
-    """The same deal with another public set of `PUBLIC` rows."""
+def shifted(rows: Split, cell: Cell, folder: Path | None) -> Split:
+    """The same split with another public set of `PUBLIC` rows."""
     draw = np.random.default_rng(cell.seed)
-    match cell.public:
-        case "classes drawn, α = 1.0":
+    match PublicRows(cell.public):
+        case PublicRows.IID | PublicRows.NONE:
+            return rows.with_public(PUBLIC)
+        case PublicRows.ALPHA_1:
             chosen = by_class(rows, 1.0, draw)
-        case "classes drawn, α = 0.5":
+        case PublicRows.ALPHA_HALF:
             chosen = by_class(rows, 0.5, draw)
-        case "the same, turned by a quarter":
+        case PublicRows.ROTATED:
             first = rows.with_public(PUBLIC)
-            return replace(first, public=turned(first.public))
-        case "digits":
+            return replace(first, public=rotated(first.public))
+        case PublicRows.DIGITS:
             digits = load("mnist", folder).rows
             picked = digits[draw.permutation(len(digits))[:PUBLIC]]
             unknown = np.full(PUBLIC, ABSTAIN, dtype=np.int64)
-            return replace(rows, public=picked.features, hidden=unknown)
-        case _:
-            chosen = np.arange(PUBLIC)
-    return replace(rows, public=rows.public[chosen], hidden=rows.hidden[chosen])
+            return replace(rows, public=picked.features, public_labels=unknown)
+    return replace(rows, public=rows.public[chosen], public_labels=rows.public_labels[chosen])
 
 
-def by_class(rows: Deal, alpha: float, draw: np.random.Generator) -> Numbers:
+def by_class(rows: Split, alpha: float, draw: np.random.Generator) -> Indices:
     """`PUBLIC` rows of the pool whose classes have proportions drawn from Dirichlet(alpha).
 
     A class of which the pool has too few gives all of them; the others make up for it.
     """
     shares = np.maximum(draw.dirichlet(np.full(rows.classes, alpha)), 1e-12)
-    place = np.empty(len(rows.hidden))
+    place = np.empty(len(rows.public_labels))
     for label in range(rows.classes):
-        of_label = rows.hidden == label
+        of_label = rows.public_labels == label
         place[of_label] = (np.arange(of_label.sum()) + 0.5) / shares[label]
-    first: Numbers = np.argsort(place)[:PUBLIC]
+    first: Indices = np.argsort(place)[:PUBLIC]
     return first
 
 
-def turned(images: Features) -> Features:
-    """28 × 28 images, flattened, turned by a quarter."""
+def rotated(images: Features) -> Features:
+    """28 × 28 images, flattened, rotated by 90°."""
     return np.rot90(images.reshape(-1, 28, 28), axes=(1, 2)).reshape(len(images), -1)
 
 
-def lines(results: Mapping[Cell, Scores]) -> Sequence[Line]:
+def lines(results: Mapping[Cell, TimedScores]) -> Sequence[Line]:
     """What each kind of public rows costs against iid ones, seed by seed."""
     accuracy = {(cell.public, cell.seed): one.accuracy for cell, one in results.items()}
 
@@ -111,15 +128,15 @@ def lines(results: Mapping[Cell, Scores]) -> Sequence[Line]:
         Line(
             where=("FashionMNIST", public),
             ours=tuple(
-                value - accuracy[IID, seed]
+                value - accuracy[PublicRows.IID, seed]
                 for (kind, seed), value in accuracy.items()
-                if kind == public and (IID, seed) in accuracy
+                if kind == public and (PublicRows.IID, seed) in accuracy
             ),
-            paper=round(paper - PAPER[IID], 4),
-            least=None if public == IID else LEAST_SHIFTS[public],
+            paper=round(paper - PAPER[PublicRows.IID], 4),
+            least=None if public is PublicRows.IID else LEAST_SHIFTS[public],
             beside={
                 "accuracy": accuracies(public),
-                "local": accuracies(LOCAL),
+                "local": accuracies(PublicRows.NONE),
                 "accuracy, paper (CIFAR10)": (paper,),
             },
         )
@@ -141,7 +158,7 @@ Five silos of 400 rows, the 10 000 official test images, the perceptron of Table
 """,
     columns=("silos' rows", "public rows"),
     cell=Cell,
-    result=Scores,
+    result=TimedScores,
     cells=cells,
     measure=measure,
     lines=lines,

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from experiments.data import Sizes, deal
-from experiments.papers.cotraining import Scores, loaded
+from experiments.data import Sizes, load_once, split_dataset
+from experiments.papers.cotraining import TimedScores
 from experiments.papers.experiment import Experiment, Line, by_seed
 from experiments.papers.perceptrons import TITLES, Method, Steps, train
 from experiments.papers.plots import dots
@@ -77,21 +77,21 @@ def cells(seeds: int, quick: bool) -> list[Cell]:
     ]
 
 
-def measure(cell: Cell, folder: Path | None) -> Scores:
+def measure(cell: Cell, folder: Path | None) -> TimedScores:
     """A patient's X-rays are all in one place."""
     sizes = SIZES[cell.dataset]
-    rows = deal(
-        loaded(cell.dataset, folder),
+    rows = split_dataset(
+        load_once(cell.dataset, folder),
         Sizes(sizes.silos, sizes.private, cell.public, sizes.test),
         cell.seed,
     )
     return train(Method(cell.method), rows, Steps(cell.steps, cell.period), cell.seed)
 
 
-def lines(results: Mapping[Cell, Scores]) -> Sequence[Line]:
+def lines(results: Mapping[Cell, TimedScores]) -> Sequence[Line]:
     """Every method against the paper's; FedCT is judged."""
 
-    def chosen(dataset: str, method: Method) -> Mapping[Cell, Scores]:
+    def chosen(dataset: str, method: Method) -> Mapping[Cell, TimedScores]:
         return {
             cell: one
             for cell, one in results.items()
@@ -133,7 +133,7 @@ local-only's numbers are means over the silos' own models.
 """,
     columns=("data set", "method"),
     cell=Cell,
-    result=Scores,
+    result=TimedScores,
     cells=cells,
     measure=measure,
     lines=lines,

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from experiments.data import Sizes, deal
-from experiments.papers.cotraining import Scores, loaded
+from experiments.data import Sizes, load_once, split_dataset
+from experiments.papers.cotraining import TimedScores
 from experiments.papers.experiment import Experiment, Line, by_seed
 from experiments.papers.perceptrons import TITLES, Method, Steps, train
 from experiments.papers.plots import dots
@@ -58,17 +58,17 @@ def cells(seeds: int, quick: bool) -> list[Cell]:
     ]
 
 
-def measure(cell: Cell, folder: Path | None) -> Scores:
+def measure(cell: Cell, folder: Path | None) -> TimedScores:
     """Every class of each half is split among all silos by a Dirichlet draw of its own."""
     sizes = Sizes(SILOS, PRIVATE, cell.public, TEST, (cell.alpha_1, cell.alpha_2))
-    rows = deal(loaded("fashion-mnist", folder), sizes, cell.seed)
+    rows = split_dataset(load_once("fashion-mnist", folder), sizes, cell.seed)
     return train(Method(cell.method), rows, Steps(cell.steps, cell.period), cell.seed)
 
 
-def lines(results: Mapping[Cell, Scores]) -> Sequence[Line]:
+def lines(results: Mapping[Cell, TimedScores]) -> Sequence[Line]:
     """Every method against the paper's; QM and what replaces it are judged where silos see one or two classes."""
 
-    def chosen(alphas: tuple[float, float], method: Method) -> dict[Cell, Scores]:
+    def chosen(alphas: tuple[float, float], method: Method) -> dict[Cell, TimedScores]:
         return {
             cell: one
             for cell, one in results.items()
@@ -123,7 +123,7 @@ local-only's numbers are means over the silos' own models, on test images of all
 """,
     columns=("split", "method"),
     cell=Cell,
-    result=Scores,
+    result=TimedScores,
     cells=cells,
     measure=measure,
     lines=lines,

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
-from experiments.data import Sizes, deal
-from experiments.papers.cotraining import Scores, central, federated, loaded, local
+from experiments.data import Sizes, load_once, split_dataset
+from experiments.papers.cotraining import TimedScores, central, federated, local
 from experiments.papers.experiment import Experiment, Line, by_seed
 from experiments.papers.plots import dots
-from silo_agent.models.catalogue import LearnerSpec
+from silo_agent.trainer.models.catalogue import LearnerSpec
 
 
 class Method(StrEnum):
@@ -123,11 +123,11 @@ def _cell(dataset: str, learner: str, method: Method, seed: int) -> Cell:
     )
 
 
-def measure(cell: Cell, folder: Path | None) -> Scores:
+def measure(cell: Cell, folder: Path | None) -> TimedScores:
     """Rows of the whole table are drawn anew for every seed, Adult's official test rows among them."""
-    dataset = replace(loaded(cell.dataset, folder), reserved=0)
+    dataset = replace(load_once(cell.dataset, folder), reserved=0)
     sizes = Sizes(SILOS, cell.private, cell.public, cell.test)
-    rows = deal(dataset, sizes, cell.seed).standardised()
+    rows = split_dataset(dataset, sizes, cell.seed).standardised()
     learner = LearnerSpec(name=cell.learner)
     match Method(cell.method):
         case Method.LOCAL:
@@ -138,7 +138,7 @@ def measure(cell: Cell, folder: Path | None) -> Scores:
             return federated(rows, [learner] * SILOS, cell.seed, rounds={"max_rounds": cell.rounds})
 
 
-def lines(results: Mapping[Cell, Scores]) -> Sequence[Line]:
+def lines(results: Mapping[Cell, TimedScores]) -> Sequence[Line]:
     """FedCT against the paper's FedCT column."""
 
     def accuracies(dataset: str, learner: str, method: Method) -> tuple[float, ...]:
@@ -186,7 +186,7 @@ boosting and forests reproduce P almost perfectly, so that the consensus does no
 """,
     columns=("data set", "learner"),
     cell=Cell,
-    result=Scores,
+    result=TimedScores,
     cells=cells,
     measure=measure,
     lines=lines,

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from experiments.data import Sizes, deal
-from experiments.papers.cotraining import Scores, loaded
+from experiments.data import Sizes, load_once, split_dataset
+from experiments.papers.cotraining import TimedScores
 from experiments.papers.experiment import Experiment, Line, by_seed
 from experiments.papers.perceptrons import TITLES, Method, Steps, train
 from experiments.papers.plots import curves_over
@@ -40,15 +40,15 @@ def cells(seeds: int, quick: bool) -> list[Cell]:
     ]
 
 
-def measure(cell: Cell, folder: Path | None) -> Scores:
+def measure(cell: Cell, folder: Path | None) -> TimedScores:
     """Silos keep their rows whatever the amount: the public ones are the first of the largest amount."""
-    rows = deal(
-        loaded("chest-xray", folder), Sizes(SILOS, PRIVATE, AMOUNTS[-1], TEST), cell.seed
+    rows = split_dataset(
+        load_once("chest-xray", folder), Sizes(SILOS, PRIVATE, AMOUNTS[-1], TEST), cell.seed
     ).with_public(cell.public)
     return train(Method(cell.method), rows, Steps(cell.steps, cell.period), cell.seed)
 
 
-def lines(results: Mapping[Cell, Scores]) -> Sequence[Line]:
+def lines(results: Mapping[Cell, TimedScores]) -> Sequence[Line]:
     """FedCT for every amount; the last must beat local-only on the same rows."""
 
     def accuracies(method: Method, public: int) -> tuple[float, ...]:
@@ -87,7 +87,7 @@ silo and b = 50 (in a first look with b = 20 the network still said pneumonia to
 """,
     columns=("method", "public rows"),
     cell=Cell,
-    result=Scores,
+    result=TimedScores,
     cells=cells,
     measure=measure,
     lines=lines,

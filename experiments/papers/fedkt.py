@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
 from coordinator.consensus.party_noise import release_of
-from experiments.data import Dataset, Deal, Sizes, deal
-from experiments.federation import Course, Hospital, hold, task
-from experiments.papers.cotraining import central, consensus_of, local, names, own_seed, score
+from experiments.data import Dataset, Sizes, Split, split_dataset
+from experiments.federation import (
+    FederationResult,
+    define_task,
+    make_silos,
+    run_federation,
+    silo_names,
+)
+from experiments.papers.cotraining import central, local, silo_seed
 from experiments.papers.experiment import Line, Timed, by_seed
-from silo_agent.models.afresh import fitted
-from silo_agent.models.catalogue import LearnerSpec, build
-from silo_agent.models.protocol import AnyLearner, Labelled
-from silo_agent.privacy.settings import PrivacySettings, TeacherVotesSettings
+from experiments.scores import score
+from silo_agent.trainer.models.catalogue import LearnerSpec, build
+from silo_agent.trainer.models.protocol import AnyLearner, Labelled, Labels
+from silo_agent.trainer.models.scratch_fit import fit_from_scratch
+from silo_agent.trainer.privacy.settings import PrivacySettings, TeacherVotesSettings
 from silo_agent.trainer.settings import TrainingSettings
 from wire.ballot import ABSTAIN
-from wire.methods import FedktLevel
 from wire.privacy.accounting import epsilon
+from wire.task.methods import FedktLevel
 
 BETA = 0.5
 DELTA = 1e-5
@@ -87,35 +96,59 @@ class Setting:
     budget: float | None = None
 
 
-def cells(
-    settings: Sequence[Setting], sizes: Sizes, seeds: Sequence[int], quick: bool
-) -> list[Cell]:
-    """Every line's run, and solo and pooled on the same splits."""
-    others = [Setting(one.silos, method, 0.0) for one in settings for method in _ALONE]
-    wanted = dict.fromkeys([*others, *settings])
-    many = {one.silos for one in settings if one.method is Method.L2}
-    share = 8 if quick else 1
-    return [
-        Cell(
-            method=one.method,
-            silos=one.silos,
-            private=sizes.private // share,
-            public=sizes.public // share,
-            test=sizes.test // share,
-            fewest=_TEACHERS[one.silos in many],
-            gamma=one.gamma,
-            asked=round(sizes.public // share * one.asked),
-            budget=one.budget,
+@dataclass(frozen=True)
+class Table:
+    """One data set's part of the tables: its rows, its learner, its lines."""
+
+    load: Callable[[Path | None], Dataset]
+    """Reads the data set from the folder of data sets; a function of a module, since it runs in other processes."""
+    sizes: Sizes
+    """Private rows of all silos together, public and test rows."""
+    learner: LearnerSpec
+    settings: tuple[Setting, ...]
+    quick: Setting
+    """The line of a quick look, which has an eighth of the rows."""
+    least: float
+    """The accuracy that counts as success."""
+
+    def cells(self, seeds: int, quick: bool) -> list[Cell]:
+        """Every line's run, and solo and pooled on the same splits."""
+        settings = (self.quick,) if quick else self.settings
+        others = [Setting(one.silos, method, 0.0) for one in settings for method in _ALONE]
+        return [
+            self._cell(one, seed, 8 if quick else 1)
+            for seed in range(1 if quick else seeds)
+            for one in dict.fromkeys([*others, *settings])
+        ]
+
+    def _cell(self, setting: Setting, seed: int, part: int) -> Cell:
+        many = {one.silos for one in self.settings if one.method is Method.L2}
+        public = self.sizes.public // part
+        return Cell(
+            method=setting.method,
+            silos=setting.silos,
+            private=self.sizes.private // part,
+            public=public,
+            test=self.sizes.test // part,
+            fewest=_TEACHERS[setting.silos in many],
+            gamma=setting.gamma,
+            asked=round(public * setting.asked),
+            budget=setting.budget,
             seed=seed,
         )
-        for seed in seeds
-        for one in wanted
-    ]
+
+    def measure(self, cell: Cell, folder: Path | None) -> Result:
+        """One run; every method of a seed and a number of silos has the same rows."""
+        return measure(cell, self.load(folder), self.learner)
+
+    def lines(self, results: Mapping[Cell, Result]) -> list[Line]:
+        """Accuracy, and L0's lead over solo, against the paper's."""
+        return lines(self.settings, results, self.least)
 
 
 def measure(cell: Cell, dataset: Dataset, learner: LearnerSpec) -> Result:
-    """One run; every method of a seed and a number of silos has the same rows."""
-    rows = dealt(dataset, cell)
+    """One run on a data set."""
+    rows = split_rows(dataset, cell)
     match Method(cell.method):
         case Method.SOLO:
             alone = local(rows, [learner] * cell.silos, cell.seed)
@@ -126,70 +159,70 @@ def measure(cell: Cell, dataset: Dataset, learner: LearnerSpec) -> Result:
             return _taught(rows, cell, learner)
 
 
-def dealt(dataset: Dataset, cell: Cell) -> Deal:
+def split_rows(dataset: Dataset, cell: Cell) -> Split:
     """The split of a cell, drawn again until every silo can give each of its teachers a row."""
     sizes = Sizes(cell.silos, cell.private // cell.silos, cell.public, cell.test, BETA)
     for attempt in range(1000):
-        rows = deal(dataset, sizes, cell.seed + 1000 * attempt)
+        rows = split_dataset(dataset, sizes, cell.seed + 1000 * attempt)
         if min(len(part) for part in rows.private) >= cell.fewest:
             return rows
     raise RuntimeError("no split gives every teacher a row")
 
 
-def _taught(rows: Deal, cell: Cell, learner: LearnerSpec) -> Result:
-    few = Deal(
-        rows.private, rows.public[: cell.asked], rows.hidden[: cell.asked], rows.test, rows.classes
-    )
-    course = _held(few, cell, learner)
-    consensus = consensus_of(course)
-    found = score([student(few, course, learner, cell.seed)], few, consensus)
-    return Result(found.accuracy, found.consensus, found.answered, _spent(course))
+def _taught(rows: Split, cell: Cell, learner: LearnerSpec) -> Result:
+    few = rows.with_public(cell.asked)
+    result = _run(few, cell, learner)
+    consensus = result.labels()
+    found = score([student(few, consensus, learner, cell.seed)], few, consensus)
+    return Result(found.accuracy, found.consensus, found.answered, _spent(result))
 
 
-def _held(rows: Deal, cell: Cell, learner: LearnerSpec) -> Course:
-    silos = names(len(rows.private))
+def _run(rows: Split, cell: Cell, learner: LearnerSpec) -> FederationResult:
+    names = silo_names(len(rows.private))
     level = FedktLevel(cell.method)
-    demand: dict[str, Any] = {}
-    privacy = PrivacySettings()
-    if level is FedktLevel.L1:
-        demand = {"party_gamma": cell.gamma}
-    if level is FedktLevel.L2:
-        demand = {"mechanisms": ["teacher_votes"]}
-        mechanism = TeacherVotesSettings()
-        privacy = PrivacySettings(mechanism=mechanism, epsilon=cell.budget, delta=DELTA)
-    hospitals = {
-        name: Hospital(
-            part,
-            TrainingSettings(model=learner, seed=own_seed(cell.seed, number), privacy=privacy),
-        )
-        for number, (name, part) in enumerate(zip(silos, rows.private, strict=True))
-    }
-    definition = task(
+    demand, privacy = _privacy(level, cell)
+
+    def settings(index: int) -> TrainingSettings:
+        return TrainingSettings(model=learner, seed=silo_seed(cell.seed, index), privacy=privacy)
+
+    definition = define_task(
         rows.public,
         rows.classes,
-        silos,
+        names,
         method="fedkt",
         fedkt={"level": level},
         privacy=demand,
     )
-    return hold(definition, hospitals, rows.public, home=False)
+    silos = make_silos(names, rows.private, settings)
+    return run_federation(definition, silos, rows.public, home_models=False)
 
 
-def student(rows: Deal, course: Course, learner: LearnerSpec, seed: int) -> AnyLearner:
+def _privacy(level: FedktLevel, cell: Cell) -> tuple[dict[str, Any], PrivacySettings]:
+    """What the task demands, and what silo.yaml says."""
+    match level:
+        case FedktLevel.L0:
+            return {}, PrivacySettings()
+        case FedktLevel.L1:
+            return {"party_gamma": cell.gamma}, PrivacySettings()
+        case FedktLevel.L2:
+            mechanism = TeacherVotesSettings()
+            own = PrivacySettings(mechanism=mechanism, epsilon=cell.budget, delta=DELTA)
+            return {"mechanisms": ["teacher_votes"]}, own
+
+
+def student(rows: Split, consensus: Labels, learner: LearnerSpec, seed: int) -> AnyLearner:
     """The public student: the learner on (U, consensus) and nothing else, as `consilium student train` has it."""
-    labels = consensus_of(course)
-    known = labels != ABSTAIN
+    known = consensus != ABSTAIN
     made = build(learner, rows.classes, tuple(rows.public.shape[1:]), seed)
-    return fitted(made, Labelled(rows.public[known], labels[known]), seed)
+    return fit_from_scratch(made, Labelled(rows.public[known], consensus[known]), seed)
 
 
-def _spent(course: Course) -> float | None:
-    match course.definition.fedkt:
-        case fedkt if fedkt is not None and fedkt.level is FedktLevel.L2:
-            return max(course.spent.values())
-        case _:
-            release = release_of(course.definition)
-            return None if release is None else epsilon([release.event], DELTA)
+def _spent(result: FederationResult) -> float | None:
+    """ε of the silo that spent most, or of what the coordinator published; None if nothing has noise."""
+    if release := release_of(result.definition):
+        return epsilon([release.event], DELTA)
+    spent = max(result.spent.values())
+    return None if math.isinf(spent) else spent
 
 
 def lines(settings: Sequence[Setting], results: Mapping[Cell, Result], least: float) -> list[Line]:

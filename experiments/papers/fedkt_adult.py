@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from experiments.data import Dataset, Sizes
-from experiments.papers import fedkt
-from experiments.papers.cotraining import loaded
-from experiments.papers.experiment import Experiment, Line
-from experiments.papers.fedkt import Cell, Method, Result, Setting
+from experiments.data import Dataset, Sizes, load_once
+from experiments.papers.experiment import Experiment
+from experiments.papers.fedkt import Cell, Method, Result, Setting, Table
 from experiments.papers.plots import dots
-from silo_agent.models.catalogue import LearnerSpec
+from silo_agent.trainer.models.catalogue import LearnerSpec
 
-SIZES = Sizes(silos=1, private=24_421, public=4_070, test=4_070)
-FOREST = LearnerSpec(name="random_forest", parameters={"n_estimators": 100, "max_depth": 6})
-LEAST = 0.82
 SETTINGS = (
     Setting(10, Method.L0, 0.832, 0.775),
     Setting(50, Method.L0, 0.822, 0.670),
@@ -27,28 +21,25 @@ SETTINGS = (
 )
 
 
-def cells(seeds: int, quick: bool) -> list[Cell]:
-    """Quick: an eighth of the rows, ten silos."""
-    settings = SETTINGS[:1] if quick else SETTINGS
-    return fedkt.cells(settings, SIZES, range(1 if quick else seeds), quick)
-
-
-def measure(cell: Cell, folder: Path | None) -> Result:
-    """One run."""
-    return fedkt.measure(cell, publishers_part(loaded("adult", folder)), FOREST)
-
-
 def publishers_part(dataset: Dataset) -> Dataset:
     """The publisher's training rows, which are all the paper has; it draws its test rows from them."""
     kept = np.arange(len(dataset.rows) - dataset.reserved)
     return replace(dataset, rows=dataset.rows[kept], reserved=0)
 
 
-def lines(results: Mapping[Cell, Result]) -> Sequence[Line]:
-    """FedKT and its lead."""
-    return fedkt.lines(SETTINGS, results, LEAST)
+def load(folder: Path | None) -> Dataset:
+    """Adult without the publisher's test rows."""
+    return publishers_part(load_once("adult", folder))
 
 
+TABLE = Table(
+    load=load,
+    sizes=Sizes(silos=1, private=24_421, public=4_070, test=4_070),
+    learner=LearnerSpec(name="random_forest", parameters={"n_estimators": 100, "max_depth": 6}),
+    settings=SETTINGS,
+    quick=SETTINGS[0],
+    least=0.82,
+)
 EXPERIMENT = Experiment(
     name="fedkt-adult",
     title="FedKT, Tables 1, 2 and 8: Adult, random forests",
@@ -68,9 +59,9 @@ that spent most, for one row of a silo, whole run, δ = 1e-5.
     columns=("silos", "what"),
     cell=Cell,
     result=Result,
-    cells=cells,
-    measure=measure,
-    lines=lines,
+    cells=TABLE.cells,
+    measure=TABLE.measure,
+    lines=TABLE.lines,
     figure=dots,
     datasets=("adult",),
 )

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from experiments.data import Sizes
-from experiments.papers import fedkt
-from experiments.papers.cotraining import loaded
-from experiments.papers.experiment import Experiment, Line
-from experiments.papers.fedkt import Cell, Method, Result, Setting
+from experiments.data import Dataset, Sizes, load_once
+from experiments.papers.experiment import Experiment
+from experiments.papers.fedkt import Cell, Method, Result, Setting, Table
 from experiments.papers.plots import dots
-from silo_agent.models.catalogue import LearnerSpec
+from silo_agent.trainer.models.catalogue import LearnerSpec
 
-SIZES = Sizes(silos=1, private=54_231, public=9_039, test=9_039)
-BOOSTING = LearnerSpec(name="xgboost", parameters={"max_depth": 6, "learning_rate": 0.05})
-LEAST = 0.88
 SETTINGS = (
     Setting(50, Method.L0, 0.883, 0.650),
     Setting(10, Method.L0, 0.881, 0.697),
@@ -24,22 +18,19 @@ SETTINGS = (
 )
 
 
-def cells(seeds: int, quick: bool) -> list[Cell]:
-    """Quick: an eighth of the rows, ten silos."""
-    settings = SETTINGS[1:2] if quick else SETTINGS
-    return fedkt.cells(settings, SIZES, range(1 if quick else seeds), quick)
+def load(folder: Path | None) -> Dataset:
+    """cod-rna, both published parts."""
+    return load_once("cod-rna", folder)
 
 
-def measure(cell: Cell, folder: Path | None) -> Result:
-    """One run."""
-    return fedkt.measure(cell, loaded("cod-rna", folder), BOOSTING)
-
-
-def lines(results: Mapping[Cell, Result]) -> Sequence[Line]:
-    """FedKT and its lead."""
-    return fedkt.lines(SETTINGS, results, LEAST)
-
-
+TABLE = Table(
+    load=load,
+    sizes=Sizes(silos=1, private=54_231, public=9_039, test=9_039),
+    learner=LearnerSpec(name="xgboost", parameters={"max_depth": 6, "learning_rate": 0.05}),
+    settings=SETTINGS,
+    quick=SETTINGS[1],
+    least=0.88,
+)
 EXPERIMENT = Experiment(
     name="fedkt-codrna",
     title="FedKT, Tables 1, 2 and 8: cod-rna, boosted trees",
@@ -56,9 +47,9 @@ of their ε in [fedkt-adult](fedkt-adult.md) holds here too.
     columns=("silos", "what"),
     cell=Cell,
     result=Result,
-    cells=cells,
-    measure=measure,
-    lines=lines,
+    cells=TABLE.cells,
+    measure=TABLE.measure,
+    lines=TABLE.lines,
     figure=dots,
     datasets=("cod-rna",),
 )

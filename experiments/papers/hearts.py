@@ -11,15 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from experiments.data import Deal, pooled
-from experiments.data_hearts import HOSPITALS, Ward, labelled, medians, wards
-from experiments.federation import Hospital, hold, task
-from experiments.papers.cotraining import Predicts, alone, own_seed
+from experiments.data import Split, pooled
+from experiments.data.hearts import HOSPITALS, HospitalData, labelled, load_hospitals, medians
+from experiments.federation import Silo, define_task, run_federation
+from experiments.papers.cotraining import silo_seed
 from experiments.papers.experiment import Experiment, Line, Timed, by_seed
 from experiments.papers.plots import dots
-from silo_agent.models.catalogue import LearnerSpec
-from silo_agent.models.protocol import Labelled
-from silo_agent.privacy.settings import PrivacySettings, PrivateLabellerSettings
+from experiments.scores import Predictor, accuracy, train_alone
+from silo_agent.trainer.models.catalogue import LearnerSpec
+from silo_agent.trainer.models.protocol import Labelled
+from silo_agent.trainer.privacy.settings import PrivacySettings, PrivateLabellerSettings
 from silo_agent.trainer.settings import TrainingSettings
 
 LEARNERS = {
@@ -93,39 +94,41 @@ def cells(seeds: int, quick: bool) -> list[Cell]:
 
 
 @dataclass(frozen=True, eq=False)
-class Case:
+class HospitalSplit:
     """One split."""
 
-    rows: Deal
+    rows: Split
     tests: Mapping[str, Labelled]
 
 
 def measure(cell: Cell, folder: Path | None) -> Result:
     """One run."""
     seed = SPLITS * cell.seed + cell.split
-    case = split(_wards(folder), seed)
-    rows = case.rows
-    models: Mapping[str, Predicts]
+    drawn = split(_hospitals(folder), seed)
+    rows = drawn.rows
+    models: Mapping[str, Predictor]
     spent = None
     match Method(cell.method):
         case Method.ALONE:
             models = {
-                name: alone(rows, part, LearnerSpec(name=LEARNERS[name]), own_seed(seed, number))
-                for number, (name, part) in enumerate(zip(HOSPITALS, rows.private, strict=True))
+                name: train_alone(
+                    rows, part, LearnerSpec(name=LEARNERS[name]), silo_seed(seed, index)
+                )
+                for index, (name, part) in enumerate(zip(HOSPITALS, rows.private, strict=True))
             }
         case Method.POOLED:
-            one = alone(rows, pooled(rows.private), LearnerSpec(name=POOLED), seed)
+            one = train_alone(rows, pooled(rows.private), LearnerSpec(name=POOLED), seed)
             models = dict.fromkeys(HOSPITALS, one)
         case Method.TOGETHER:
-            models, _ = together(rows, cell.rounds, seed, PrivacySettings())
+            models, _ = run_together(rows, cell.rounds, seed, PrivacySettings())
         case Method.PRIVATE:
             mechanism = PrivateLabellerSettings()
             privacy = PrivacySettings(mechanism=mechanism, epsilon=EPSILON, delta=DELTA)
-            models, spent = together(rows, cell.rounds, seed, privacy)
-    return scored(models, case.tests, spent)
+            models, spent = run_together(rows, cell.rounds, seed, privacy)
+    return scored(models, drawn.tests, spent)
 
 
-def split(patients: Mapping[str, Ward], seed: int) -> Case:
+def split(patients: Mapping[str, HospitalData], seed: int) -> HospitalSplit:
     """Of every hospital a quarter is public, without labels, a quarter is for the test, and half is private."""
     draw = np.random.default_rng(seed)
     parts = {}
@@ -138,42 +141,41 @@ def split(patients: Mapping[str, Ward], seed: int) -> Case:
     tests = {name: labelled(patients[name], parts[name][1], middle) for name in patients}
     private = tuple(labelled(patients[name], parts[name][2], middle) for name in patients)
     held = pooled(tuple(public))
-    return Case(Deal(private, held.features, held.labels, pooled(tuple(tests.values())), 2), tests)
+    return HospitalSplit(
+        Split(private, held.features, held.labels, pooled(tuple(tests.values())), 2), tests
+    )
 
 
-def together(
-    rows: Deal, rounds: int, seed: int, privacy: PrivacySettings
-) -> tuple[Mapping[str, Predicts], float]:
+def run_together(
+    rows: Split, rounds: int, seed: int, privacy: PrivacySettings
+) -> tuple[Mapping[str, Predictor], float]:
     """The models at home after a FedCT task, and the most ε a hospital spent.
 
     How much of the consensus each takes home it decides by its own patients, as silo.yaml's default is.
     """
-    hospitals = {
-        name: Hospital(
+    silos = {
+        name: Silo(
             part,
             TrainingSettings(
                 model=LearnerSpec(name=LEARNERS[name]),
-                seed=own_seed(seed, number),
+                seed=silo_seed(seed, index),
                 privacy=privacy,
             ),
         )
-        for number, (name, part) in enumerate(zip(HOSPITALS, rows.private, strict=True))
+        for index, (name, part) in enumerate(zip(HOSPITALS, rows.private, strict=True))
     }
     settings: dict[str, Any] = {"rounds": {"max_rounds": rounds}}
-    definition = task(rows.public, ["healthy", "diseased"], list(HOSPITALS), **settings)
-    course = hold(definition, hospitals, rows.public)
-    return course.home, max(course.spent.values())
+    definition = define_task(rows.public, ["healthy", "diseased"], list(HOSPITALS), **settings)
+    result = run_federation(definition, silos, rows.public)
+    return result.home_models, max(result.spent.values())
 
 
 def scored(
-    models: Mapping[str, Predicts], tests: Mapping[str, Labelled], spent: float | None
+    models: Mapping[str, Predictor], tests: Mapping[str, Labelled], spent: float | None
 ) -> Result:
     """Every model on every hospital's test patients."""
     right = {
-        name: {
-            other: float(np.mean(np.asarray(model.predict(test.features)) == test.labels))
-            for other, test in tests.items()
-        }
+        name: {other: accuracy(model, test) for other, test in tests.items()}
         for name, model in models.items()
     }
     own = {f"{name}_own": right[name][name] for name in models}
@@ -188,8 +190,8 @@ def scored(
 
 
 @lru_cache(maxsize=1)
-def _wards(folder: Path | None) -> dict[str, Ward]:
-    return wards(folder)
+def _hospitals(folder: Path | None) -> dict[str, HospitalData]:
+    return load_hospitals(folder)
 
 
 def lines(results: Mapping[Cell, Result]) -> Sequence[Line]:

@@ -9,25 +9,24 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from experiments.data import Deal
-from experiments.federation import set_digest
+from experiments.data import Split
+from experiments.federation import public_set_digest
 from experiments.papers.cotraining import (
-    Scores,
-    alone,
+    TimedScores,
     central,
-    consensus_of,
     cotrained,
     federated,
     local,
-    own_seed,
-    score,
+    silo_seed,
+    timed_scores,
 )
-from experiments.privacy.baselines import Schooling, averaged_weights, shared_probabilities
-from silo_agent.models.catalogue import LearnerSpec
-from silo_agent.models.extractors.pretraining import train as pretrained
-from silo_agent.models.protocol import Labelled
-from silo_agent.models.torch_nets import PerceptronSettings
-from silo_agent.privacy.settings import CertaintySettings, PrivacySettings
+from experiments.privacy.baselines import TrainingPlan, averaged_weights, shared_probabilities
+from experiments.scores import train_alone
+from silo_agent.trainer.models.catalogue import LearnerSpec
+from silo_agent.trainer.models.protocol import Labelled
+from silo_agent.trainer.models.torch_nets import PerceptronSettings
+from silo_agent.trainer.pretraining.pretraining import train as pretrained
+from silo_agent.trainer.privacy.settings import CertaintySettings, PrivacySettings
 from wire.extractor_file import ExtractorKind
 
 NETWORK = PerceptronSettings(standardise=False)
@@ -82,9 +81,9 @@ class Steps:
         return {"rounds": {"max_rounds": rounds}, "local_steps": self.period}
 
     @property
-    def schooling(self) -> Schooling:
+    def plan(self) -> TrainingPlan:
         """The same for FedAvg and DD."""
-        return Schooling(
+        return TrainingPlan(
             hidden=NETWORK.hidden,
             rounds=self.total // self.period,
             steps=self.period,
@@ -94,7 +93,7 @@ class Steps:
         )
 
 
-def train(method: Method, rows: Deal, steps: Steps, seed: int) -> Scores:
+def train(method: Method, rows: Split, steps: Steps, seed: int) -> TimedScores:
     """What the silos' models, or the one model of all, are worth after T steps each."""
     learners = [LEARNER] * len(rows.private)
     match method:
@@ -105,42 +104,44 @@ def train(method: Method, rows: Deal, steps: Steps, seed: int) -> Scores:
         case Method.FEDCT | Method.FEDCT_QM | Method.FEDCT_STAPLE:
             return federated(rows, learners, seed, consensus=RULES[method], **steps.task)
         case Method.FEDAUX:
-            return _weighed(rows, seed, steps)
+            return _certainty_weighted(rows, seed, steps)
         case Method.FEDAVG:
-            sent = averaged_weights(rows.private, rows.public, rows.classes, steps.schooling, seed)
-            return score(sent.final, rows)
+            sent = averaged_weights(rows.private, rows.public, rows.classes, steps.plan, seed)
+            return timed_scores(sent.final, rows)
         case Method.DD:
-            shared = shared_probabilities(
-                rows.private, rows.public, rows.classes, steps.schooling, seed
-            )
-            return score(shared.final, rows)
+            shared = shared_probabilities(rows.private, rows.public, rows.classes, steps.plan, seed)
+            return timed_scores(shared.final, rows)
         case Method.PATE:
             return _student(rows, seed, steps.total)
 
 
-def _weighed(rows: Deal, seed: int, steps: Steps) -> Scores:
+def _certainty_weighted(rows: Split, seed: int, steps: Steps) -> TimedScores:
     """FedCT's rounds with votes that count by how well a silo knows such rows."""
     return federated(
         rows,
         [LEARNER] * len(rows.private),
         seed,
         privacy=PrivacySettings(certainty=CertaintySettings(epsilon=1.0)),
-        extractor=pretrained(rows.public, ExtractorKind.PCA, public_set=set_digest(rows.public)),
+        extractor=pretrained(
+            rows.public, ExtractorKind.PCA, public_set=public_set_digest(rows.public)
+        ),
         method="fedaux",
         **steps.task,
     )
 
 
-def _student(rows: Deal, seed: int, steps: int) -> Scores:
+def _student(rows: Split, seed: int, steps: int) -> TimedScores:
     """PATE without noise: teachers trained to the end vote once, and a student learns from (U, votes) alone."""
-    course = cotrained(
+    result = cotrained(
         rows,
         [LEARNER] * len(rows.private),
         seed,
-        home=False,
+        home_models=False,
         rounds={"max_rounds": 1},
         local_steps=steps,
     )
-    labels = consensus_of(course)
+    labels = result.labels()
     taught = Labelled(rows.public, labels)
-    return score([alone(rows, taught, LEARNER, own_seed(seed, 0), steps)], rows, labels)
+    return timed_scores(
+        [train_alone(rows, taught, LEARNER, silo_seed(seed, 0), steps)], rows, labels
+    )

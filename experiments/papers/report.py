@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
 from experiments.papers.experiment import CellT, Experiment, Line, ResultT
-from experiments.tables import markdown, mean_and_error, write_plot
-from wire.files import write_atomically
+from experiments.tables import markdown, mean_and_error, write_page
 
 
 @dataclass(frozen=True)
@@ -49,10 +48,8 @@ def write(
     found, missing = experiment.current(results, run.quick)
     lines = experiment.table(found)
     name = file_name(experiment.name, run.quick)
-    page, plot = out / f"{name}.md", out / f"{name}.png"
-    write_atomically(page, text(experiment, found, lines, missing, run).encode())
-    write_plot(plot, lambda: experiment.figure(lines))
-    return page, plot
+    page = text(experiment, found, lines, missing, run)
+    return write_page(out, name, page, lambda: experiment.figure(lines))
 
 
 def file_name(name: str, quick: bool) -> str:
@@ -68,32 +65,39 @@ def text(
     run: Run,
 ) -> str:
     """The page."""
-    judged = [line for line in lines if line.met is not None]
-    met = sum(line.met is True for line in judged)
     seeds = len({cell.seed for cell in results})
     minutes = sum(result.seconds for result in results.values()) / 60
-    parts = [f"# {experiment.title}\n", f"{experiment.paper}\n"]
-    if run.quick:
-        parts.append("**A quick look**, smaller than the real run: no number here is a result.\n")
-    parts.append(f"**Success:** {experiment.success} **Met: {met} of {len(judged)}.**\n")
-    if missing:
-        parts.append(f"{missing} of {missing + len(results)} runs are missing here.\n")
-    parts += [
+    parts = [
+        f"# {experiment.title}\n",
+        f"{experiment.paper}\n",
+        *_verdicts(experiment, lines, run.quick),
+        *([f"{missing} of {missing + len(results)} runs are missing here.\n"] if missing else []),
         table(experiment.columns, lines),
         f"Values are {experiment.value}: the mean over {_count(seeds, 'seed')} ± its standard error. "
         "A difference is ours minus the paper's.\n",
         f"![{experiment.title}]({file_name(experiment.name, run.quick)}.png)\n",
-    ]
-    if short := [line for line in judged if not line.met]:
-        parts.append("## Where we fall short\n")
-        parts.append("\n".join(_shortfall(line) for line in short) + "\n")
-    parts += [
+        *_shortfalls(lines),
         f"## How\n\n{experiment.about.strip()}\n",
         f"```\n{run.command}\n```\n",
         f"{run.day.isoformat()}, {_count(run.machine.cores, 'core')}, {run.machine.memory} GiB of memory, no GPU used; "
         f"{_count(seeds, 'seed')}, {minutes:.0f} minutes of one core in all.\n",
     ]
     return "\n".join(parts)
+
+
+def _verdicts(
+    experiment: Experiment[CellT, ResultT], lines: Sequence[Line], quick: bool
+) -> Iterator[str]:
+    judged = [line.met for line in lines if line.met is not None]
+    if quick:
+        yield "**A quick look**, smaller than the real run: no number here is a result.\n"
+    yield f"**Success:** {experiment.success} **Met: {sum(judged)} of {len(judged)}.**\n"
+
+
+def _shortfalls(lines: Sequence[Line]) -> Iterator[str]:
+    if short := [line for line in lines if line.met is False]:
+        yield "## Where we fall short\n"
+        yield "\n".join(_shortfall(line) for line in short) + "\n"
 
 
 def table(columns: Sequence[str], lines: Sequence[Line]) -> str:
@@ -147,5 +151,5 @@ def _shortfall(line: Line) -> str:
     return f"- **{line.name}**: {below}. {line.why}".rstrip()
 
 
-def _count(number_of: int, word: str) -> str:
-    return f"{number_of} {word}" + ("" if number_of == 1 else "s")
+def _count(amount: int, word: str) -> str:
+    return f"{amount} {word}" + ("" if amount == 1 else "s")

@@ -13,7 +13,7 @@ from experiments.papers.experiment import Experiment, Line
 from experiments.papers.report import difference, number, shown, verdict
 from experiments.tables import markdown
 from wire.errors import ConfigurationError
-from wire.files import write_atomically
+from wire.runtime.files import write_atomically
 
 _KINDS = ("md", "csv", "png")
 
@@ -34,21 +34,9 @@ def gather(
     Returns the index and the names found. One whose page, numbers or plot are missing is left as `docs` has it.
     """
     place = docs / "results"
-    found = []
-    for name in names:
-        files = [source / f"{name}.{kind}" for kind in _KINDS]
-        if all(path.is_file() for path in files):
-            place.mkdir(parents=True, exist_ok=True)
-            for path in files:
-                shutil.copyfile(path, place / path.name)
-            found.append(name)
-    known = [
-        Gathered(experiment, lines)
-        for name in names
-        if (place / f"{name}.csv").is_file()
-        for experiment in [find(name)]
-        for lines in [_lines(experiment, place)]
-    ]
+    found = [name for name in names if _copied(name, source, place)]
+    present = [find(name) for name in names if (place / f"{name}.csv").is_file()]
+    known = [Gathered(experiment, _lines(experiment, place)) for experiment in present]
     if not known:
         raise ConfigurationError(
             f"{source} holds no finished experiment.",
@@ -57,6 +45,17 @@ def gather(
     index = docs / "results.md"
     write_atomically(index, text(known).encode())
     return index, found
+
+
+def _copied(name: str, source: Path, place: Path) -> bool:
+    """Copies an experiment's files, if all of them are there."""
+    files = [source / f"{name}.{kind}" for kind in _KINDS]
+    if not all(path.is_file() for path in files):
+        return False
+    place.mkdir(parents=True, exist_ok=True)
+    for path in files:
+        shutil.copyfile(path, place / path.name)
+    return True
 
 
 def _lines(experiment: Experiment[Any, Any], place: Path) -> list[Line]:

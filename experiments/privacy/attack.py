@@ -1,6 +1,6 @@
 """Membership inference from what a silo sent, against shadow federations the attacker ran himself.
 
-The attacker knows everything but which of n candidate rows ("targets") the victim holds. He plays the same
+The attacker knows everything but which of n candidate rows ("targets") the victim holds. He runs the same
 federation with memberships he draws himself (shadows), then sees a victim's messages. Three attacks:
 
 threshold   one scalar per target, large where the messages fit the target's label; no shadows.
@@ -17,13 +17,14 @@ not the single targets, are what the bootstrap draws.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 from scipy.stats import rankdata
 
-Reals = npt.NDArray[np.floating[Any]]
+from experiments.data.scaling import Reals
+
 Members = npt.NDArray[np.bool_]
 
 _SHRINKAGE: Final = 0.25

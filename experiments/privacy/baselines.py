@@ -1,26 +1,26 @@
-"""Federations that send more than votes: weights (FedAvg) and probabilities (DD). Measured, never deployed."""
+"""Federations that send more than votes: weights (FedAvg) and probabilities (distributed distillation, DD).
+
+No session of the product can send either, so they train here; they are measured and never deployed.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import nn
 
-from silo_agent.models.protocol import Features, Labelled, Labels
-from silo_agent.models.torch_nets import perceptron
-from silo_agent.trainer.fedct import round_seed
-
-Reals = npt.NDArray[np.floating[Any]]
+from experiments.data.scaling import Reals, Scaling
+from silo_agent.trainer.methods.co_training import round_seed
+from silo_agent.trainer.models.protocol import Features, Labelled, Labels
+from silo_agent.trainer.models.torch_nets import perceptron
 
 
 @dataclass(frozen=True)
-class Schooling:
+class TrainingPlan:
     """How every silo trains, whatever it sends: Adam on minibatches drawn with replacement."""
 
     hidden: tuple[int, ...] = (64,)
@@ -49,8 +49,8 @@ class Network:
 
 
 @dataclass(frozen=True, eq=False)
-class Networks:
-    """What the first silo sent in each round."""
+class BaselineResult:
+    """What the first silo sent in each round, and the trained networks."""
 
     weights: tuple[Reals, ...] = field(repr=False)
     """FedAvg: its flattened weights (d,) after local training; else empty."""
@@ -66,83 +66,83 @@ def averaged_weights(
     private: tuple[Labelled, ...],
     public: Features,
     classes: int,
-    schooling: Schooling,
+    plan: TrainingPlan,
     seed: int,
     targets: Labelled | None = None,
-) -> Networks:
+) -> BaselineResult:
     """FedAvg: every round starts from the mean of the weights of the round before."""
-    scale = _scaling(public, schooling)
-    network = _network(public, classes, schooling, seed)
+    scale = _scaling(public, plan)
+    network = _network(public, classes, plan, seed)
     rows = [(scale(part.features), torch.as_tensor(part.labels)) for part in private]
     sent, margins = [], []
-    for number in range(1, schooling.rounds + 1):
+    for round_number in range(1, plan.rounds + 1):
         start = nn.utils.parameters_to_vector(network.parameters()).detach().clone()
         results = []
         for part in rows:
             _set(network, start)
-            _train(network, _optimiser(network, schooling), [part], schooling, seed, number)
+            _train(network, _optimiser(network, plan), [part], plan, seed, round_number)
             results.append(nn.utils.parameters_to_vector(network.parameters()).detach().clone())
         sent.append(results[0].numpy())
         if targets is not None:
             _set(network, results[0])
-            looked_at = (scale(targets.features), torch.as_tensor(targets.labels))
-            margins.append(_margins(network, *looked_at))
+            labels = torch.as_tensor(targets.labels)
+            margins.append(_margins(network, scale(targets.features), labels))
         _set(network, torch.stack(results).mean(dim=0))
-    return Networks(tuple(sent), (), tuple(margins), (Network(network, scale),))
+    return BaselineResult(tuple(sent), (), tuple(margins), (Network(network, scale),))
 
 
 def shared_probabilities(
     private: tuple[Labelled, ...],
     public: Features,
     classes: int,
-    schooling: Schooling,
+    plan: TrainingPlan,
     seed: int,
-) -> Networks:
+) -> BaselineResult:
     """Distributed distillation: as FedCT, but P has the mean of the silos' probabilities for labels."""
-    scale = _scaling(public, schooling)
+    scale = _scaling(public, plan)
     shared = scale(public)
     rows = [(scale(part.features), torch.as_tensor(part.labels)) for part in private]
-    networks = [_network(public, classes, schooling, seed) for _ in private]
-    optimisers = [_optimiser(network, schooling) for network in networks]
+    networks = [_network(public, classes, plan, seed) for _ in private]
+    optimisers = [_optimiser(network, plan) for network in networks]
     sent: list[Reals] = []
     pseudo: torch.Tensor | None = None
-    for number in range(1, schooling.rounds + 1):
-        said = []
+    for round_number in range(1, plan.rounds + 1):
+        outputs = []
         for network, optimiser, part in zip(networks, optimisers, rows, strict=True):
             sources = [part] if pseudo is None else [part, (shared, pseudo)]
-            _train(network, optimiser, sources, schooling, seed, number)
+            _train(network, optimiser, sources, plan, seed, round_number)
             with torch.inference_mode():
-                said.append(torch.softmax(network(shared), dim=1))
-        sent.append(said[0].numpy())
-        pseudo = torch.stack(said).mean(dim=0).clone()
+                outputs.append(torch.softmax(network(shared), dim=1))
+        sent.append(outputs[0].numpy())
+        pseudo = torch.stack(outputs).mean(dim=0).clone()
     final = tuple(Network(network, scale) for network in networks)
-    return Networks((), tuple(sent), (), final)
+    return BaselineResult((), tuple(sent), (), final)
 
 
-def _network(public: Features, classes: int, schooling: Schooling, seed: int) -> nn.Module:
+def _network(public: Features, classes: int, plan: TrainingPlan, seed: int) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
-        return perceptron(tuple(public.shape[1:]), schooling.hidden, classes)
+        return perceptron(tuple(public.shape[1:]), plan.hidden, classes)
 
 
-def _optimiser(network: nn.Module, schooling: Schooling) -> torch.optim.Optimizer:
-    return torch.optim.Adam(network.parameters(), lr=schooling.learning_rate)
+def _optimiser(network: nn.Module, plan: TrainingPlan) -> torch.optim.Optimizer:
+    return torch.optim.Adam(network.parameters(), lr=plan.learning_rate)
 
 
 def _train(
     network: nn.Module,
     optimiser: torch.optim.Optimizer,
     sources: list[tuple[torch.Tensor, torch.Tensor]],
-    schooling: Schooling,
+    plan: TrainingPlan,
     seed: int,
-    number: int,
+    round_number: int,
 ) -> None:
     """Steps on rows of each source alike; labels are class indices, or probabilities."""
-    draw = torch.Generator().manual_seed(round_seed(seed, number))
-    for _ in range(schooling.steps):
+    draw = torch.Generator().manual_seed(round_seed(seed, round_number))
+    for _ in range(plan.steps):
         losses = []
         for rows, labels in sources:
-            chosen = torch.randint(len(rows), (schooling.batch,), generator=draw)
+            chosen = torch.randint(len(rows), (plan.batch,), generator=draw)
             losses.append(nn.functional.cross_entropy(network(rows[chosen]), labels[chosen]))
         optimiser.zero_grad()
         torch.autograd.backward(torch.stack(losses).mean())
@@ -162,13 +162,11 @@ def _margins(network: nn.Module, rows: torch.Tensor, labels: torch.Tensor) -> Re
     return margins
 
 
-def _scaling(public: Features, schooling: Schooling) -> Callable[[Features], torch.Tensor]:
-    """Zero mean and unit variance on U; what is constant there keeps its scale. Or rows as they are."""
-    if not schooling.standardise:
-        return partial(_scaled, mean=np.zeros(1, np.float32), deviation=np.ones(1, np.float32))
-    mean, deviation = public.mean(axis=0), public.std(axis=0)
-    return partial(_scaled, mean=mean, deviation=np.where(deviation > 1e-8, deviation, 1.0))
+def _scaling(public: Features, plan: TrainingPlan) -> Callable[[Features], torch.Tensor]:
+    if plan.standardise:
+        return partial(_as_tensor, Scaling.from_public(public))
+    return partial(_as_tensor, np.asarray)
 
 
-def _scaled(rows: Features, mean: Reals, deviation: Reals) -> torch.Tensor:
-    return torch.as_tensor(((rows - mean) / deviation).astype(np.float32))
+def _as_tensor(scaling: Callable[[Features], Features], rows: Features) -> torch.Tensor:
+    return torch.as_tensor(scaling(rows).astype(np.float32))

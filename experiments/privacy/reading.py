@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
-from silo_agent.models.protocol import Features, Labels
+from experiments.data.scaling import Reals, Scaling
+from silo_agent.trainer.models.protocol import Features, Labels
 from wire.ballot import BEST_SCORE, BallotShape, Encoding, unpack_one_hot, unpack_scored
-
-Reals = npt.NDArray[np.floating[Any]]
 
 _SMOOTHING: Final = 0.1
 """Ridge of the student, where a kernel of 1 is a row itself."""
 
 
-def as_numbers(ballot: bytes, shape: BallotShape) -> Reals:
+def votes_as_numbers(ballot: bytes, shape: BallotShape) -> Reals:
     """(rows, classes): 1 where there is a vote, its certainty where there is one, 0 elsewhere."""
     ones = unpack_one_hot(ballot, shape).astype(float)
     if shape.encoding is Encoding.SCORED:
@@ -40,9 +38,8 @@ def smoother(public: Features, targets: Features) -> Reals:
     The attacker's student of the victim, in closed form: a target the victim memorised bends its labels on
     the rows of U nearby, and this adds them up.
     """
-    mean, deviation = public.mean(axis=0), public.std(axis=0)
-    deviation = np.where(deviation > 1e-8, deviation, 1.0)
-    known, asked = (public - mean) / deviation, (targets - mean) / deviation
+    scaling = Scaling.from_public(public)
+    known, asked = scaling(public), scaling(targets)
     apart = _distances(known, known)
     width = np.median(apart[apart > 0]) / 2
     near = np.exp(-apart / width)

@@ -8,18 +8,19 @@ which is the best they can do with a budget; noise-free FedCT votes anew in ever
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from enum import StrEnum
-from functools import lru_cache
 from pathlib import Path
 
-import numpy as np
-
-from experiments.data import Dataset, Deal, Sizes, deal, load, pooled
-from experiments.privacy.federation import Arrangement, Course, hold
-from silo_agent.models.catalogue import LearnerSpec, build
-from silo_agent.models.protocol import AnyLearner, Labelled
-from silo_agent.privacy.settings import (
+from experiments.data import Sizes, Split, load_once, pooled, split_dataset
+from experiments.federation import silo_names
+from experiments.privacy.private_task import PrivateTask
+from experiments.privacy.runs import runs
+from experiments.scores import Predictor, Scores, score, train_alone
+from silo_agent.trainer.models.catalogue import LearnerSpec
+from silo_agent.trainer.models.protocol import Labels
+from silo_agent.trainer.privacy.settings import (
     MechanismSettings,
     NoneSettings,
     PrivateLabellerSettings,
@@ -27,8 +28,7 @@ from silo_agent.privacy.settings import (
     TeacherVotesSettings,
     XorSettings,
 )
-from silo_agent.trainer.fedct import CoTraining
-from wire.ballot import ABSTAIN, Encoding
+from wire.ballot import Encoding
 
 
 class Method(StrEnum):
@@ -48,10 +48,11 @@ class Method(StrEnum):
     @property
     def private(self) -> bool:
         """Whether it has an ε."""
-        return self in MECHANISMS
+        return self not in (Method.LOCAL, Method.CENTRAL, Method.FEDCT)
 
 
-MECHANISMS: dict[Method, tuple[MechanismSettings, Encoding]] = {
+BALLOTS: dict[Method, tuple[MechanismSettings, Encoding]] = {
+    Method.FEDCT: (NoneSettings(), Encoding.INDEX),
     Method.XOR: (XorSettings(paid_rounds=1), Encoding.ONE_HOT),
     Method.RANDOMIZED_RESPONSE: (RandomizedResponseSettings(paid_rounds=1), Encoding.ONE_HOT),
     Method.TEACHER_VOTES: (TeacherVotesSettings(), Encoding.INDEX),
@@ -60,6 +61,7 @@ MECHANISMS: dict[Method, tuple[MechanismSettings, Encoding]] = {
     Method.LABELLER_EBM: (PrivateLabellerSettings(head="ebm"), Encoding.SCORED),
     Method.LABELLER_SGD: (PrivateLabellerSettings(head="sgd"), Encoding.SCORED),
 }
+"""How the silos of a federated method make their ballots."""
 DEFAULT_METHODS = tuple(
     method for method in Method if method not in (Method.LABELLER_EBM, Method.LABELLER_SGD)
 )
@@ -95,7 +97,7 @@ class Setting:
 
     @property
     def sizes(self) -> Sizes:
-        """How the data set is dealt out."""
+        """How the data set is split."""
         return Sizes(self.silos, self.rows_per_silo, self.public_rows, self.test_rows, self.alpha)
 
 
@@ -110,21 +112,13 @@ class Cell(Setting):
     @property
     def setting(self) -> Setting:
         """The plot it belongs to."""
-        return Setting(**{name: getattr(self, name) for name in Setting.__dataclass_fields__})
+        return Setting(**{one.name: getattr(self, one.name) for one in fields(Setting)})
 
 
 @dataclass(frozen=True)
-class Result:
-    """Shares of rows that are right."""
+class Result(Scores):
+    """Shares of rows that are right, and what that cost."""
 
-    accuracy: float
-    """Of the test rows, by the silos' own models: the mean over silos."""
-    worst: float
-    """The same for the silo that fares worst."""
-    consensus: float | None
-    """Of the public rows that have a consensus label; None where there is none."""
-    answered: float | None
-    """Share of the public rows that have one."""
     epsilon: float
     """What was spent, derived by the accountant: 0 if nothing left, ∞ without noise."""
 
@@ -132,66 +126,61 @@ class Result:
 def cells(
     setting: Setting, methods: tuple[Method, ...], budgets: tuple[float, ...], seeds: int
 ) -> list[Cell]:
-    """Every run of a plot; seeds outermost, so that an unfinished table is balanced."""
-    shared = vars(setting)
-    return [
-        Cell(**shared, method=method, budget=budget, seed=seed)
-        for seed in range(seeds)
-        for method in methods
-        for budget in (budgets if method.private else (None,))
-    ]
+    """Every run of a plot."""
+    return [Cell(**vars(setting), **run) for run in runs("method", methods, budgets, seeds)]
 
 
 def measure(cell: Cell, folder: Path | None) -> Result:
-    """Runs one cell; `folder` is where data sets lie that do not come along."""
-    rows = deal(_loaded(cell.dataset, folder), cell.sizes, cell.seed)
-    spec = LearnerSpec(name=cell.learner)
-    match Method(cell.method):
+    """Runs one cell; `folder` holds the data sets that scikit-learn does not have."""
+    rows = split_dataset(load_once(cell.dataset, folder), cell.sizes, cell.seed)
+    learner = LearnerSpec(name=cell.learner)
+    method = Method(cell.method)
+    match method:
         case Method.LOCAL:
-            models = tuple(_alone(part, rows, spec, cell.seed) for part in rows.private)
+            models = [
+                train_alone(rows, part, learner, cell.seed, _STEPS_ALONE) for part in rows.private
+            ]
             return _result(models, rows, None, 0.0)
         case Method.CENTRAL:
-            model = _alone(pooled(rows.private), rows, spec, cell.seed)
-            return _result((model,), rows, None, math.inf)
-        case Method.FEDCT:
-            mechanism: MechanismSettings = NoneSettings()
-            encoding = Encoding.INDEX
-        case method:
-            mechanism, encoding = MECHANISMS[method]
-    arrangement = Arrangement(mechanism, encoding, cell.budget, cell.delta, cell.rounds, spec)
-    course = hold(rows.private, rows.public, rows.classes, arrangement, cell.seed)
-    return _result(course.home, rows, course, course.epsilon)
+            model = train_alone(rows, pooled(rows.private), learner, cell.seed, _STEPS_ALONE)
+            return _result([model], rows, None, math.inf)
+        case (
+            Method.FEDCT
+            | Method.XOR
+            | Method.RANDOMIZED_RESPONSE
+            | Method.TEACHER_VOTES
+            | Method.LABELLER
+            | Method.LABELLER_SCORED
+            | Method.LABELLER_EBM
+            | Method.LABELLER_SGD
+        ):
+            return _federated(cell, rows, learner, *BALLOTS[method])
 
 
-@lru_cache(maxsize=1)
-def _loaded(name: str, folder: Path | None) -> Dataset:
-    return load(name, folder)
-
-
-def _alone(part: Labelled, rows: Deal, spec: LearnerSpec, seed: int) -> AnyLearner:
-    """The learner a silo would have without taking part."""
-
-    def made(number: int) -> AnyLearner:
-        return build(spec, rows.classes, tuple(rows.public.shape[1:]), number)
-
-    return CoTraining(part, rows.public, made, _STEPS_ALONE, seed).fit(1, None, None)
+def _federated(
+    cell: Cell,
+    rows: Split,
+    learner: LearnerSpec,
+    mechanism: MechanismSettings,
+    encoding: Encoding,
+) -> Result:
+    """The silos' models after a task; an absent silo has the model that it trains alone."""
+    task = PrivateTask(mechanism, encoding, cell.budget, cell.delta, cell.rounds, learner)
+    result = task.run(rows.private, rows.public, rows.classes, cell.seed)
+    models = [
+        train_alone(rows, part, learner, cell.seed, _STEPS_ALONE)
+        if name in result.absent
+        else result.home_models[name]
+        for name, part in zip(silo_names(cell.silos), rows.private, strict=True)
+    ]
+    return _result(models, rows, result.labels(), max(result.spent.values(), default=0.0))
 
 
 _STEPS_ALONE = 300
-"""Steps of a learner that continues: as many as five rounds and the end of a federation have."""
+"""Steps of an iterative learner: as many as it takes in five rounds of a federation and after them."""
 
 
 def _result(
-    models: tuple[AnyLearner, ...], rows: Deal, course: Course | None, epsilon: float
+    models: Sequence[Predictor], rows: Split, consensus: Labels | None, epsilon: float
 ) -> Result:
-    right = [
-        float(np.mean(np.asarray(model.predict(rows.test.features)) == rows.test.labels))
-        for model in models
-    ]
-    consensus = answered = None
-    if course is not None:
-        said = course.consensus != ABSTAIN
-        answered = float(said.mean())
-        if said.any():
-            consensus = float(np.mean(course.consensus[said] == rows.hidden[said]))
-    return Result(float(np.mean(right)), min(right), consensus, answered, epsilon)
+    return Result(**vars(score(models, rows, consensus)), epsilon=epsilon)

@@ -1,4 +1,4 @@
-"""`python -m experiments.soak`: hold rounds under faults, print what came of it, fail if a promise is broken."""
+"""`python -m experiments.soak`: run rounds under faults, print the outcome, fail if a promise is broken."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ import typer
 
 from experiments.soak.outcome import Outcome
 from experiments.soak.processes import SoakFailed
-from experiments.soak.running import Plan, soak
+from experiments.soak.run import Plan, soak
 from experiments.soak.schedule import draw
 from experiments.soak.view import LiveView, print_outcome, write_plot
 from wire.errors import ConsiliumError
-from wire.files import write_atomically
-from wire.terminal import console, print_error
+from wire.runtime.files import write_atomically
+from wire.runtime.terminal import console, print_error
 
 
 def main(
     silos: Annotated[int, typer.Option(help="Silos, each with an agent of its own.", min=2)] = 20,
-    rounds: Annotated[int, typer.Option(help="Rounds to hold.", min=3)] = 200,
+    rounds: Annotated[int, typer.Option(help="Rounds to run.", min=3)] = 200,
     seed: Annotated[int, typer.Option(help="Decides which fault comes when.")] = 1,
     out: Annotated[Path, typer.Option(help="Folder for result.json and memory.svg.")] = Path(
         "soak-report"
@@ -33,7 +33,7 @@ def main(
         Path | None, typer.Option(help="Empty folder with a short name to run in, and keep.")
     ] = None,
 ) -> None:
-    """Kill, cut off and slow down a federation; compare it with one that was left in peace."""
+    """Kill, cut off and slow down a federation; compare it with a run without faults."""
     plan = Plan(silos, rounds, seed)
     with tempfile.TemporaryDirectory(prefix="soak-") as scratch:
         outcome = _run(plan, _empty(keep) if keep else Path(scratch))

@@ -1,4 +1,4 @@
-"""The federation under test: a coordinator, silos behind lines that can fail, and the task they vote in."""
+"""The federation under test: a coordinator, silos behind a relay that can fail, and the task they vote in."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from typing import IO, cast
 
 import numpy as np
 
-from coordinator.cli.connection import AdminLink, admin_link
+from coordinator.cli.connection import AdminClient, admin_link
 from coordinator.settings import CoordinatorHome
 from experiments.demo.processes import free_ports, until
-from experiments.soak.lines import Order
+from experiments.soak.ballots import CLASSES, silo_name
 from experiments.soak.processes import (
     CONSILIUM,
     Service,
@@ -27,61 +27,55 @@ from experiments.soak.processes import (
     launch,
     listens,
 )
-from experiments.soak.schedule import Fault, Kind
-from experiments.soak.work import CLASSES, silo_name
-from silo_agent.home import SiloHome
+from experiments.soak.relay import Disruption
+from experiments.soak.schedule import Fault, FaultKind
+from silo_agent.shared.home import SiloHome
 from wire.consilium.v1 import admin_pb2
-from wire.enrolment import join
 from wire.errors import RATE_LIMITED, Refusal
-from wire.task import TaskDefinition
+from wire.net.enrolment import join
+from wire.task.definition import TaskDefinition
 
 TASK = "soak"
 ROWS = 500
 _LEASE = "3s"
-_START_SECONDS = 180.0
+_START_SECONDS = 900.0
 _SOCKET_CHARACTERS = 100
-_ORDERS = {
-    Kind.RESET: Order.RESET,
-    Kind.STALL: Order.STALL,
-    Kind.BLACKHOLE: Order.BLACKHOLE,
-    Kind.SLOW: Order.SLOW,
-}
 
 
-class Lines:
+class RelayProcess:
     """The process that relays between silos and coordinator."""
 
     def __init__(self, folder: Path, coordinator: int, silos: int) -> None:
-        module = ("-m", "experiments.soak.lines", str(coordinator), str(silos))
-        with (folder / "lines.log").open("ab") as errors:
+        module = ("-m", "experiments.soak.relay", str(coordinator), str(silos))
+        with (folder / "relay.log").open("ab") as errors:
             self._process = launch(
                 folder, module, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors
             )
-        self._orders = cast("IO[bytes]", self._process.stdin)
+        self._commands = cast("IO[bytes]", self._process.stdin)
         self._answers = cast("IO[bytes]", self._process.stdout)
         self.ports: list[int] = json.loads(self._read())
 
-    def order(self, silo: int, order: Order, seconds: float) -> None:
-        """Has something done to a silo's line."""
-        text = json.dumps({"silo": silo, "order": order, "seconds": seconds})
-        self._orders.write(text.encode() + b"\n")
-        self._orders.flush()
+    def disrupt(self, silo: int, disruption: Disruption, seconds: float) -> None:
+        """Disrupts a silo's connections for `seconds`."""
+        text = json.dumps({"silo": silo, "disruption": disruption, "seconds": seconds})
+        self._commands.write(text.encode() + b"\n")
+        self._commands.flush()
 
     def end(self) -> dict[str, int]:
-        """Ends the relay and says what it counted."""
-        self._orders.close()
+        """Ends the relay; what it counted."""
+        self._commands.close()
         counts: dict[str, int] = json.loads(self._read())
         self._process.wait()
         return counts
 
-    def bury(self) -> None:
+    def kill(self) -> None:
         """Kills it if it still runs."""
         self._process.kill()
         self._process.wait()
 
     def _read(self) -> bytes:
         if not (line := self._answers.readline()):
-            raise SoakFailed("The relay between silos and coordinator ended.", "See lines.log.")
+            raise SoakFailed("The relay between silos and coordinator ended.", "See relay.log.")
         return line
 
 
@@ -95,20 +89,29 @@ class Federation:
     coordinator: Service
     trainers: Service
     agents: list[Service]
-    lines: Lines
+    relay: RelayProcess
 
-    async def suffer(self, fault: Fault) -> None:
-        """Does what the fault says; returns when a killed process is started again."""
+    async def inject(self, fault: Fault) -> None:
+        """Makes the fault happen; returns when a killed process is started again."""
         await asyncio.sleep(fault.after)
         match fault.kind:
-            case Kind.COORDINATOR:
-                await self.coordinator.kill(fault.seconds)
-            case Kind.TRAINERS:
-                await self.trainers.kill(fault.seconds)
-            case Kind.AGENT:
-                await self.agents[fault.silo or 0].kill(fault.seconds)
-            case kind:
-                self.lines.order(fault.silo or 0, _ORDERS[kind], fault.seconds)
+            case FaultKind.COORDINATOR:
+                await self.coordinator.kill_and_restart(fault.seconds)
+            case FaultKind.TRAINERS:
+                await self.trainers.kill_and_restart(fault.seconds)
+            case FaultKind.AGENT:
+                await self.agents[fault.silo or 0].kill_and_restart(fault.seconds)
+            case FaultKind.RESET:
+                self._disrupt(fault, Disruption.RESET)
+            case FaultKind.STALL:
+                self._disrupt(fault, Disruption.STALL)
+            case FaultKind.BLACKHOLE:
+                self._disrupt(fault, Disruption.BLACKHOLE)
+            case FaultKind.SLOW:
+                self._disrupt(fault, Disruption.SLOW)
+
+    def _disrupt(self, fault: Fault, disruption: Disruption) -> None:
+        self.relay.disrupt(fault.silo or 0, disruption, fault.seconds)
 
     def check(self) -> None:
         """SoakFailed if a process has ended that nobody killed."""
@@ -129,15 +132,15 @@ async def federation(
     async with Services(folder) as services:
         tell("starting the coordinator")
         home, port = await _coordinator(folder, services)
-        lines = Lines(folder, port, silos)
+        relay = RelayProcess(folder, port, silos)
         try:
             table = folder / "public.npy"
             np.save(table, np.arange(ROWS, dtype=np.float32).reshape(ROWS, 1))
-            await checked(folder, "public-set", "add", "public", table, "--home", home)
+            await run_checked(folder, "public-set", "add", "public", table, "--home", home)
             tell("enrolling silos")
             async with admin_link(home) as link:
                 for number in range(silos):
-                    await _enrol(link, folder, number, lines.ports[number])
+                    await _enrol(link, folder, number, relay.ports[number])
             tell("starting trainers and agents")
             trainers = services.serve("trainers", "-m", "experiments.soak.trainers", folder, silos)
             agents = [
@@ -148,14 +151,14 @@ async def federation(
                 )
                 for number in range(silos)
             ]
-            running = Federation(folder, home, services, services.all[0], trainers, agents, lines)
+            running = Federation(folder, home, services, services.all[0], trainers, agents, relay)
             await _until_connected(running, silos)
             yield running
         finally:
-            lines.bury()
+            relay.kill()
 
 
-async def begin(home: Path, silos: int, rounds: int) -> TaskDefinition:
+async def start_task(home: Path, silos: int, rounds: int) -> TaskDefinition:
     """Creates and starts the task: a round closes when every silo has voted, however long that takes."""
     definition = TaskDefinition.model_validate(
         {
@@ -179,7 +182,7 @@ async def begin(home: Path, silos: int, rounds: int) -> TaskDefinition:
     return TaskDefinition.from_proto(created.task.definition)
 
 
-async def checked(folder: Path, *arguments: object) -> str:
+async def run_checked(folder: Path, *arguments: object) -> str:
     """What a command printed; SoakFailed if it failed."""
     done = await consilium(folder, *arguments)
     if done.returncode != 0:
@@ -191,10 +194,10 @@ async def checked(folder: Path, *arguments: object) -> str:
 
 
 async def _coordinator(folder: Path, services: Services) -> tuple[Path, int]:
-    """Its folder and the port silos would call if there were no lines."""
+    """Its folder, and the port that the relay calls."""
     home = folder / "coordinator"
     port, *others = free_ports(3)
-    await checked(
+    await run_checked(
         folder,
         *("coordinator", "init", "--home", home, "--lease", _LEASE),
         *("--host", "localhost", "--listen", "127.0.0.1", "--port", port),
@@ -210,8 +213,8 @@ async def _coordinator(folder: Path, services: Services) -> tuple[Path, int]:
     return home, CoordinatorHome(home).settings().port
 
 
-async def _enrol(link: AdminLink, folder: Path, number: int, port: int) -> None:
-    """Joins one silo as hospitals do, then leads it over its line."""
+async def _enrol(link: AdminClient, folder: Path, number: int, port: int) -> None:
+    """Joins one silo as hospitals do, then has it call the relay instead of the coordinator."""
     request = admin_pb2.RegisterSiloRequest(name=silo_name(number))
     request.token_lifetime.FromSeconds(600)
     token = (await link.admin.RegisterSilo(request)).join_token

@@ -59,11 +59,11 @@ class Memory:
 
     samples: list[Sample] = field(default_factory=list)
 
-    def take(self, process: str, life: int, number: int, pid: int) -> None:
+    def take(self, process: str, life: int, round_number: int, pid: int) -> None:
         """Adds a sample of a process that may have died this moment."""
         mib = resident_mib(pid)
         if mib is not None:
-            self.samples.append(Sample(process, life, number, mib))
+            self.samples.append(Sample(process, life, round_number, mib))
 
     def of(self, processes: Iterable[str]) -> list[Sample]:
         """The samples of some processes."""
@@ -76,26 +76,37 @@ def growth(samples: Sequence[Sample]) -> Growth:
     lives: dict[tuple[str, int], list[Sample]] = defaultdict(list)
     for sample in samples:
         lives[sample.process, sample.life].append(sample)
-    covariances, variances, slopes, spans = 0.0, 0.0, [], []
-    for life in lives.values():
-        first = min(sample.round for sample in life) + WARM_UP_ROUNDS
-        warm = [sample for sample in life if sample.round >= first]
-        if not warm or (span := warm[-1].round - warm[0].round) < SPAN_ROUNDS:
-            continue
-        rounds = np.array([sample.round for sample in warm], dtype=float)
-        mib = np.array([sample.mib for sample in warm])
-        rounds -= rounds.mean()
-        covariance, variance = float(rounds @ (mib - mib.mean())), float(rounds @ rounds)
-        covariances, variances = covariances + covariance, variances + variance
-        slopes.append(covariance / variance)
-        spans.append(span)
+    trends = [trend for life in lives.values() if (trend := _trend(life)) is not None]
+    variance = sum(one.variance for one in trends)
     return Growth(
-        lives=len(slopes),
-        longest=max(spans, default=0),
-        slope=covariances / variances if slopes else None,
-        steepest=max(slopes, default=None),
+        lives=len(trends),
+        longest=max((one.span for one in trends), default=0),
+        slope=sum(one.covariance for one in trends) / variance if trends else None,
+        steepest=max((one.covariance / one.variance for one in trends), default=None),
         mib=max((sample.mib for sample in samples), default=0.0),
     )
+
+
+@dataclass(frozen=True)
+class _Trend:
+    """One life's memory over its rounds: what least squares need."""
+
+    covariance: float
+    variance: float
+    span: int
+    """Rounds from the first sample to the last."""
+
+
+def _trend(life: Sequence[Sample]) -> _Trend | None:
+    """The trend without the warm-up; None if what is left is too short."""
+    first = min(sample.round for sample in life) + WARM_UP_ROUNDS
+    warm = [sample for sample in life if sample.round >= first]
+    if not warm or (span := warm[-1].round - warm[0].round) < SPAN_ROUNDS:
+        return None
+    rounds = np.array([sample.round for sample in warm], dtype=float)
+    mib = np.array([sample.mib for sample in warm])
+    rounds -= rounds.mean()
+    return _Trend(float(rounds @ (mib - mib.mean())), float(rounds @ rounds), span)
 
 
 def resident_mib(pid: int) -> float | None:

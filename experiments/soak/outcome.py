@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from experiments.soak.memory import FLAT_MIB, Growth, Memory, growth
-from experiments.soak.schedule import Kind
+from experiments.soak.schedule import FaultKind
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Outcome:
     seed: int
     seconds: float
     """From the first round's opening to the last one's closing."""
-    faults: Mapping[Kind, int]
+    faults: Mapping[FaultKind, int]
     """Those that happened."""
     memory: Memory
     agents: tuple[str, ...]
@@ -90,7 +90,7 @@ class Outcome:
             "rounds": self.rounds,
             "seed": self.seed,
             "seconds": round(self.seconds, 1),
-            "faults": {str(kind): self.faults.get(kind, 0) for kind in Kind},
+            "faults": {str(kind): self.faults.get(kind, 0) for kind in FaultKind},
             "promises": self.promises,
             "first_difference": self.first_difference,
             "last_consensus": self.consensus[-1] if self.consensus else None,
@@ -113,6 +113,6 @@ class Outcome:
     def first_difference(self) -> int | None:
         """The first round whose consensus is not the expected one."""
         pairs = zip(self.consensus, self.expected, strict=False)
-        different = (number for number, (a, b) in enumerate(pairs, start=1) if a != b)
+        different = (round_number for round_number, (a, b) in enumerate(pairs, start=1) if a != b)
         short = min(len(self.consensus), len(self.expected)) + 1
         return next(different, None if self.consensus == self.expected else short)

@@ -15,12 +15,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
 
-from experiments.demo import leash
+from experiments.demo import die_with_parent
 from experiments.demo.processes import until
 from wire.errors import ConsiliumError
-from wire.proxy import without_proxy
+from wire.net.proxy import without_proxy
 
-CONSILIUM = ("-c", "from wire.cli import main; main()")
+CONSILIUM = ("-c", "from wire.runtime.cli import main; main()")
 """Arguments to Python that run the command `consilium`."""
 _END_SECONDS = 15.0
 _TAIL_LINES = 6
@@ -35,7 +35,7 @@ class SoakFailed(ConsiliumError):
 
 @dataclass
 class Service:
-    """A process that is meant to run; it has several lives, one after the other."""
+    """A process that is meant to run. Killed and started again, it has several lives."""
 
     name: str
     folder: Path
@@ -57,20 +57,20 @@ class Service:
         return self._running.pid if self._running else None
 
     def start(self) -> None:
-        """Begins a life."""
+        """Starts the process."""
         with self.log.open("ab") as output:
             self._running = launch(self.folder, self.arguments, stdout=output, stderr=output)
         self.life += 1
 
-    async def kill(self, away: float) -> None:
-        """Kills it with -9 and starts it again after `away` seconds; kills of one process take turns."""
+    async def kill_and_restart(self, downtime: float) -> None:
+        """Kills it with -9 and starts it again after `downtime` seconds; two kills of one process do not overlap."""
         async with self._turn:
             if self._running is None:
                 return
             process, self._running = self._running, None
             process.kill()
             process.wait()
-            await asyncio.sleep(away)
+            await asyncio.sleep(downtime)
             self.start()
 
     def check(self) -> None:
@@ -80,13 +80,13 @@ class Service:
             words = "\n       ".join(["", *lines[-_TAIL_LINES:]])
             raise SoakFailed(f"{self.name} ended by itself with status {status}.{words}")
 
-    def ask_to_end(self) -> None:
+    def terminate(self) -> None:
         """SIGTERM, if it runs."""
         if self._running is not None:
             self._running.send_signal(signal.SIGTERM)
 
-    async def ended(self) -> bool:
-        """Waits for its end and says whether it came by itself, before `_END_SECONDS` had passed."""
+    async def wait_for_exit(self) -> bool:
+        """Waits for its exit; False if it had to be killed after `_END_SECONDS`."""
         process, self._running = self._running, None
         if process is None:
             return True
@@ -98,8 +98,8 @@ class Service:
         process.wait()
         return False
 
-    def bury(self) -> None:
-        """Kills what is left of it."""
+    def kill(self) -> None:
+        """Kills it if it still runs."""
         process, self._running = self._running, None
         if process is not None:
             process.kill()
@@ -123,7 +123,7 @@ class Services:
         trace: TracebackType | None,
     ) -> None:
         for service in self.all:
-            service.bury()
+            service.kill()
 
     def serve(self, name: str, *arguments: object) -> Service:
         """Starts Python with `arguments` as the service `name`."""
@@ -141,13 +141,13 @@ def launch(
     stderr: int | IO[bytes],
     stdin: int = subprocess.DEVNULL,
 ) -> subprocess.Popen[bytes]:
-    """Python with `arguments`, in `folder`, on a leash and deaf to a Ctrl-C at our terminal."""
+    """Python with `arguments`, in `folder`; it dies with this process and does not hear a Ctrl-C at our terminal."""
     # -P: the folder has a sub-folder `coordinator`, which is no package.
     command = [sys.executable, "-P", *arguments]
     # What a killed process leaves in the temporary folder goes with ours.
     variables = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "TMPDIR": str(folder)}
     return subprocess.Popen(
-        [sys.executable, "-IS", leash.__file__, str(os.getpid()), *command],
+        [sys.executable, "-IS", die_with_parent.__file__, str(os.getpid()), *command],
         cwd=folder,
         env=without_proxy(os.environ) | variables,
         stdin=stdin,

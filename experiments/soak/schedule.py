@@ -9,7 +9,7 @@ from enum import StrEnum
 from random import Random
 
 
-class Kind(StrEnum):
+class FaultKind(StrEnum):
     """What goes wrong."""
 
     AGENT = "agent killed"
@@ -21,17 +21,17 @@ class Kind(StrEnum):
     SLOW = "line slowed down"
 
 
-KILLS = (Kind.AGENT, Kind.TRAINERS, Kind.COORDINATOR)
+KILLS = (FaultKind.AGENT, FaultKind.TRAINERS, FaultKind.COORDINATOR)
 
 # Seconds: of a kill until the process is started again, of a line until it is as before.
-_SECONDS: Mapping[Kind, tuple[float, float]] = {
-    Kind.AGENT: (0.05, 1.0),
-    Kind.TRAINERS: (0.05, 1.0),
-    Kind.COORDINATOR: (0.05, 1.0),
-    Kind.RESET: (0.0, 0.0),
-    Kind.STALL: (0.5, 3.0),
-    Kind.BLACKHOLE: (0.5, 3.0),
-    Kind.SLOW: (1.0, 5.0),
+_SECONDS: Mapping[FaultKind, tuple[float, float]] = {
+    FaultKind.AGENT: (0.05, 1.0),
+    FaultKind.TRAINERS: (0.05, 1.0),
+    FaultKind.COORDINATOR: (0.05, 1.0),
+    FaultKind.RESET: (0.0, 0.0),
+    FaultKind.STALL: (0.5, 3.0),
+    FaultKind.BLACKHOLE: (0.5, 3.0),
+    FaultKind.SLOW: (1.0, 5.0),
 }
 _LONGEST_WAIT = 0.4
 
@@ -42,10 +42,10 @@ class Fault:
 
     round: int
     after: float
-    kind: Kind
+    kind: FaultKind
     silo: int | None
     seconds: float
-    """How long it lasts, or how long a killed process stays away."""
+    """How long it lasts, or how long a killed process stays down."""
 
 
 @dataclass(frozen=True)
@@ -54,15 +54,15 @@ class Schedule:
 
     faults: Sequence[Fault]
 
-    def in_round(self, number: int) -> list[Fault]:
+    def in_round(self, round_number: int) -> list[Fault]:
         """The faults that begin in this round."""
-        return [fault for fault in self.faults if fault.round == number]
+        return [fault for fault in self.faults if fault.round == round_number]
 
     @property
-    def counts(self) -> dict[Kind, int]:
-        """How often each kind comes; 0 for one that never does."""
+    def counts(self) -> dict[FaultKind, int]:
+        """How often each kind was drawn."""
         drawn = Counter(fault.kind for fault in self.faults)
-        return {kind: drawn[kind] for kind in Kind}
+        return {kind: drawn[kind] for kind in FaultKind}
 
 
 def draw(silos: int, rounds: int, seed: int) -> Schedule:
@@ -72,24 +72,29 @@ def draw(silos: int, rounds: int, seed: int) -> Schedule:
     fifths of the rounds: growing memory shows in processes that live long.
     """
     random = Random(seed)  # noqa: S311  not a secret
-    mortal = [number for number in range(silos) if number % 4 != 3] or [0]
+    killable = [silo for silo in range(silos) if silo % 4 != 3] or [0]
     faults: list[Fault] = []
 
-    def add(kind: Kind, first: int, last: int, silo: int | None) -> None:
-        number = random.randint(first, max(first, last))
+    def add(kind: FaultKind, first: int, last: int, silo: int | None) -> None:
+        round_number = random.randint(first, max(first, last))
         after = random.uniform(0, _LONGEST_WAIT)
-        faults.append(Fault(number, after, kind, silo, random.uniform(*_SECONDS[kind])))
+        faults.append(Fault(round_number, after, kind, silo, random.uniform(*_SECONDS[kind])))
 
     last = rounds - 1
     for _ in range(max(2, 3 * rounds // 10)):
-        add(Kind.AGENT, 2, last, random.choice(mortal))
-    for kind, share in ((Kind.RESET, 5), (Kind.STALL, 2), (Kind.BLACKHOLE, 2), (Kind.SLOW, 2)):
+        add(FaultKind.AGENT, 2, last, random.choice(killable))
+    for kind, share in (
+        (FaultKind.RESET, 5),
+        (FaultKind.STALL, 2),
+        (FaultKind.BLACKHOLE, 2),
+        (FaultKind.SLOW, 2),
+    ):
         for _ in range(max(1, share * rounds // 20)):
             add(kind, 2, last, random.randrange(silos))
     for _ in range(max(1, rounds // 40)):
-        add(Kind.TRAINERS, 2, last, None)
+        add(FaultKind.TRAINERS, 2, last, None)
     deaths = min(3, max(1, rounds // 60))
     window = max(1, 2 * rounds // 5 // deaths)
     for part in range(deaths):
-        add(Kind.COORDINATOR, 2 + part * window, min(1 + (part + 1) * window, last), None)
+        add(FaultKind.COORDINATOR, 2 + part * window, min(1 + (part + 1) * window, last), None)
     return Schedule(sorted(faults, key=lambda fault: (fault.round, fault.after)))

@@ -1,4 +1,4 @@
-"""The private sides of all silos, played by one process that can be killed: a Unix socket for each.
+"""The private sides of all silos, simulated by one process that can be killed: a Unix socket for each.
 
 `python -m experiments.soak.trainers FOLDER SILOS`; FOLDER holds the silos' homes. Like real trainers they keep a
 ballot on disk before they hand it out, and hand out that one whenever they are asked again.
@@ -15,13 +15,13 @@ from typing import Any
 
 import grpc
 
-from experiments.soak.work import ballot, silo_name
-from silo_agent.home import SiloHome
+from experiments.soak.ballots import ballot, silo_name
+from silo_agent.shared.home import SiloHome
 from wire.ballot import BallotShape
 from wire.consilium.v1 import trainer_pb2, trainer_pb2_grpc
 from wire.errors import NOT_PREPARED, Refusal
-from wire.files import write_atomically
-from wire.task import TaskDefinition
+from wire.runtime.files import write_atomically
+from wire.task.definition import TaskDefinition
 
 # Long enough that faults meet trainings under way.
 _TRAINING_SECONDS = 0.05
@@ -38,9 +38,11 @@ class SoakTrainer(trainer_pb2_grpc.TrainerServiceServicer):
     async def Describe(
         self, request: trainer_pb2.DescribeRequest, context: Any
     ) -> trainer_pb2.DescribeResponse:
-        """Played, hence not cut off from anything."""
+        """Simulated, hence isolated from nothing."""
         return trainer_pb2.DescribeResponse(
-            version="0", isolation=trainer_pb2.ISOLATION_NONE, isolation_note="played by the soak"
+            version="0",
+            isolation=trainer_pb2.ISOLATION_NONE,
+            isolation_note="simulated by the soak",
         )
 
     async def Propose(

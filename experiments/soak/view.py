@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 import matplotlib
 from matplotlib.figure import Figure
@@ -14,10 +13,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from experiments.live_display import LiveDisplay
 from experiments.soak.memory import Growth, Memory, Sample
 from experiments.soak.outcome import Outcome
-from experiments.soak.schedule import KILLS, Kind
-from wire.terminal import size
+from experiments.soak.schedule import KILLS, FaultKind
+from wire.runtime.terminal import size
 
 _LINES = 20
 _MARKS = {True: "[green]kept[/]", False: "[bold red]broken[/]", None: "[dim]too short to tell[/]"}
@@ -35,11 +35,11 @@ class View(Protocol):
     def tell(self, doing: str) -> None:
         """Says what is being done."""
 
-    def rounds(self, closed: int, faults: Mapping[Kind, int], memory: Memory) -> None:
+    def rounds(self, closed: int, faults: Mapping[FaultKind, int], memory: Memory) -> None:
         """Says how many rounds are closed and what has happened so far."""
 
 
-class LiveView:
+class LiveView(LiveDisplay):
     """A progress bar on a terminal; elsewhere a line for every twentieth of the rounds."""
 
     def __init__(self, console: Console, rounds: int) -> None:
@@ -56,18 +56,7 @@ class LiveView:
             disable=not console.is_terminal,
         )
         self._task = self._progress.add_task("", total=rounds, faults="")
-
-    def __enter__(self) -> Self:
-        self._progress.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._progress.stop()
+        super().__init__(self._progress)
 
     def tell(self, doing: str) -> None:
         """Changes the bar's words."""
@@ -75,7 +64,7 @@ class LiveView:
         if not self._console.is_terminal:
             self._console.print(doing)
 
-    def rounds(self, closed: int, faults: Mapping[Kind, int], memory: Memory) -> None:
+    def rounds(self, closed: int, faults: Mapping[FaultKind, int], memory: Memory) -> None:
         """Moves the bar."""
         kills = sum(faults.get(kind, 0) for kind in KILLS)
         coordinator = memory.of(["coordinator"])
@@ -90,7 +79,7 @@ class LiveView:
 def print_outcome(outcome: Outcome, console: Console) -> None:
     """The numbers and the promises."""
     numbers = Table(title="Soak", title_justify="left", show_header=False)
-    happened = {str(kind): outcome.faults.get(kind, 0) for kind in Kind}
+    happened = {str(kind): outcome.faults.get(kind, 0) for kind in FaultKind}
     for name, value in {
         "silos, rounds, seed": f"{outcome.silos}, {outcome.rounds}, {outcome.seed}",
         "time": f"{outcome.seconds:.0f} s",

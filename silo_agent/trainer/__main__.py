@@ -2,9 +2,9 @@
 
 import sys
 
-from silo_agent.trainer.cli import private
+from silo_agent.trainer.cli.agent import private
 from wire.errors import ConsiliumError
-from wire.terminal import print_error
+from wire.runtime.terminal import print_error
 
 try:
     private(prog_name="consilium agent")

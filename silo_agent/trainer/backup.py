@@ -13,9 +13,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import IO
 
-from silo_agent.home import SiloHome
-from wire.archive import aside, pack, unpack
+from silo_agent.shared.home import SiloHome
 from wire.errors import ConfigurationError
+from wire.runtime.archive import pack, temporary_folder, unpack
 
 
 class Part(StrEnum):
@@ -27,7 +27,7 @@ class Part(StrEnum):
     """Where the ledger is known to have ended."""
 
 
-def back_up(home: SiloHome, part: Part, out: IO[bytes]) -> None:
+def back_up_part(home: SiloHome, part: Part, out: IO[bytes]) -> None:
     """Writes a part of the private side. The ledger is copied last, so that it knows every ballot beside it.
 
     ConfigurationError if something cannot be read, or was replaced at that very moment.
@@ -35,7 +35,7 @@ def back_up(home: SiloHome, part: Part, out: IO[bytes]) -> None:
     folder = _folder(home, part)
     if not folder.is_dir():
         raise ConfigurationError(f"There is nothing in {folder} yet.")
-    with _telling(f"{folder} cannot be copied"), aside(folder) as place:
+    with _as_configuration_error(f"{folder} cannot be copied"), temporary_folder(folder) as place:
         # What begins with a dot is half of a file.
         left_out = shutil.ignore_patterns(".*", home.trainer_lock.name, f"{home.ledger.name}*")
         shutil.copytree(folder, place, ignore=left_out, dirs_exist_ok=True)
@@ -44,8 +44,8 @@ def back_up(home: SiloHome, part: Part, out: IO[bytes]) -> None:
         pack(place, out, part)
 
 
-def put_back(home: SiloHome, part: Part, source: IO[bytes]) -> None:
-    """Fills a part that is not there; whether it is an old copy, `consilium agent ledger verify` says."""
+def restore_part(home: SiloHome, part: Part, source: IO[bytes]) -> None:
+    """Restores a part that does not exist yet; ConfigurationError if it does. Does not detect an outdated copy."""
     folder = _folder(home, part)
     kept = home.ledger if part is Part.TRAINER else home.ledger_witness
     if kept.exists():
@@ -53,14 +53,14 @@ def put_back(home: SiloHome, part: Part, source: IO[bytes]) -> None:
             f"{kept} is there already, and nothing is put over it.",
             f"Move {folder} away first if it is the wrong one.",
         )
-    with _telling(f"{folder} cannot be filled"):
+    with _as_configuration_error(f"{folder} cannot be filled"):
         folder.mkdir(parents=True, exist_ok=True)
         _fill(folder, part, source, last=kept.name)
 
 
 def _fill(folder: Path, part: Part, source: IO[bytes], last: str) -> None:
     """Moves what the stream holds to the folder when it is whole; `last` comes last, and tells that it was."""
-    with aside(folder) as place:
+    with temporary_folder(folder) as place:
         unpack(source, place, part)
         for path in sorted(place.iterdir(), key=lambda path: path.name == last):
             if (folder / path.name).exists():
@@ -73,7 +73,7 @@ def _folder(home: SiloHome, part: Part) -> Path:
 
 
 @contextmanager
-def _telling(what: str) -> Iterator[None]:
+def _as_configuration_error(what: str) -> Iterator[None]:
     try:
         yield
     except (OSError, sqlite3.Error) as error:

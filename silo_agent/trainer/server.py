@@ -13,26 +13,23 @@ import grpc
 import structlog
 from pydantic import ValidationError
 
-from silo_agent.home import SiloHome
-from silo_agent.models.extractors import load
-from silo_agent.models.extractors.protocol import Extractor
-from silo_agent.privacy.ledger import Ledger
-from silo_agent.trainer.approval import Consent
-from silo_agent.trainer.approval_record import ApprovalRecord
+from silo_agent.shared.home import SiloHome
+from silo_agent.trainer.approval.consent import Consent
+from silo_agent.trainer.approval.record import ApprovalRecord
 from silo_agent.trainer.isolation import Isolation
-from silo_agent.trainer.releasing import PaidBallot
-from silo_agent.trainer.report import reported
-from silo_agent.trainer.session import Office, Session, open_session
+from silo_agent.trainer.models.extractors import load
+from silo_agent.trainer.models.extractors.protocol import Extractor
+from silo_agent.trainer.privacy.ledger.ledger import Ledger
+from silo_agent.trainer.privacy_totals import privacy_totals
+from silo_agent.trainer.release import PaidBallot
+from silo_agent.trainer.session import Session, SiloContext, open_session
 from silo_agent.trainer.settings import read_settings
-from silo_agent.trainer.standing import standing
 from silo_agent.trainer.task_folder import TaskFolder
-from silo_agent.trainer.workbench import Closed, Workbench
+from silo_agent.trainer.training_report import reported
+from silo_agent.trainer.worker_thread import Closed, WorkerThread
 from wire import __version__
 from wire.chunks import SOCKET_MESSAGE_BYTES
-from wire.configuration import explain
 from wire.consilium.v1 import task_pb2, trainer_pb2, trainer_pb2_grpc
-from wire.crash_points import crash_point
-from wire.ending import DRAIN_SECONDS, stop_asked
 from wire.errors import (
     CONTENT_CORRUPT,
     EXTRACTOR_INVALID,
@@ -46,12 +43,15 @@ from wire.errors import (
     ConsiliumError,
     Refusal,
 )
-from wire.files import digest_of, discard_unfinished, held_for_life
-from wire.health import Health
 from wire.privacy.randomness import SecureBits
 from wire.public_file import ExtractorFolder, PublicFolder, PublicSetFolder
+from wire.runtime.configuration import explain
+from wire.runtime.crash_points import crash_point
+from wire.runtime.files import digest_of, discard_unfinished, lock_until_exit
+from wire.runtime.health import Health
+from wire.runtime.shutdown import DRAIN_SECONDS, stop_requested
 from wire.schema import SetSchema
-from wire.task import TaskDefinition
+from wire.task.definition import TaskDefinition
 
 log = structlog.get_logger()
 
@@ -62,7 +62,7 @@ Request = TypeVar("Request")
 Response = TypeVar("Response")
 
 
-def _answering(
+def _refusals_as_status(
     call: Callable[[Any, Request, Any], Awaitable[Response]],
 ) -> Callable[[Any, Request, Any], Awaitable[Response]]:
     """Turns a refusal into a gRPC status; anything unexpected stays in the trainer's own log."""
@@ -81,8 +81,8 @@ def _answering(
         except Exception as error:
             # An exception's text may quote private values: only its type leaves this process.
             log.exception("training_failed")
-            number = getattr(request, "round", 0)
-            failure = Refusal(TRAINING_FAILED, round=number, kind=type(error).__name__)
+            round_number = getattr(request, "round", 0)
+            failure = Refusal(TRAINING_FAILED, round=round_number, kind=type(error).__name__)
         await context.abort(failure.status, failure.sentence, failure.metadata())
         raise AssertionError("abort returns never")
 
@@ -93,30 +93,30 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
     """The private side. One training at a time; calls are answered while it runs."""
 
     def __init__(
-        self, home: SiloHome, office: Office, isolation: Isolation, consent: Consent
+        self, home: SiloHome, silo_context: SiloContext, isolation: Isolation, consent: Consent
     ) -> None:
         self._home = home
-        self._office = office
+        self._silo_context = silo_context
         self._isolation = isolation
         self._consent = consent
         self._public_sets = PublicSetFolder(home.public_sets)
         self._extractors = ExtractorFolder(home.extractors)
         self._sessions: dict[str, Session] = {}
-        self._workbench = Workbench()
+        self._worker_thread = WorkerThread()
 
-    @_answering
+    @_refusals_as_status
     async def Describe(
         self, request: trainer_pb2.DescribeRequest, context: Any
     ) -> trainer_pb2.DescribeResponse:
-        """Who is there."""
+        """Version, isolation and privacy totals of this trainer."""
         return trainer_pb2.DescribeResponse(
             version=__version__,
             isolation=self._isolation.to_proto(),
             isolation_note=self._isolation.note,
-            standing=await asyncio.to_thread(self._standing),
+            privacy_totals=await asyncio.to_thread(self._privacy_totals),
         )
 
-    @_answering
+    @_refusals_as_status
     async def Propose(
         self, request: trainer_pb2.ProposeRequest, context: Any
     ) -> trainer_pb2.ProposeResponse:
@@ -124,7 +124,7 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
         definition = self._proposed(request.definition)
         return trainer_pb2.ProposeResponse(task_digest=definition.digest)
 
-    @_answering
+    @_refusals_as_status
     async def Prepare(
         self, request: trainer_pb2.PrepareRequest, context: Any
     ) -> trainer_pb2.PrepareResponse:
@@ -135,13 +135,13 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
         if definition.digest in self._sessions:
             return trainer_pb2.PrepareResponse(task_digest=definition.digest)
         schema = SetSchema.from_proto(request.public_set.schema)
-        session, sentences = await self._workbench(self._open, definition, schema, request.silo)
+        session, sentences = await self._worker_thread(self._open, definition, schema, request.silo)
         if session is None:
             return trainer_pb2.PrepareResponse(task_digest=definition.digest, problems=sentences)
         self._sessions[definition.digest] = session
         return trainer_pb2.PrepareResponse(task_digest=definition.digest)
 
-    @_answering
+    @_refusals_as_status
     async def Vote(
         self, request: trainer_pb2.VoteRequest, context: Any
     ) -> trainer_pb2.VoteResponse:
@@ -159,11 +159,11 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
             fresh = session.folder.ballot(request.round) is None
             ballot, report = reported(
                 lambda: session.vote(request.round, _labels(request), request.known_ballots),
-                session.releasing.scope.units,
+                session.releaser.scope.units,
             )
             return ballot, report if fresh else None
 
-        ballot, report = await self._workbench(train)
+        ballot, report = await self._worker_thread(train)
         # Training may take hours: what was withdrawn meanwhile stays here.
         self._consent.require(definition)
         context.add_done_callback(lambda _: crash_point("ballot-handed-over"))
@@ -172,11 +172,11 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
             data=ballot.data,
             privacy=ballot.declaration.to_proto(),
             abstained=ballot.abstained,
-            standing=await asyncio.to_thread(self._standing, definition),
+            privacy_totals=await asyncio.to_thread(self._privacy_totals, definition),
             training=report,
         )
 
-    @_answering
+    @_refusals_as_status
     async def Finish(
         self, request: trainer_pb2.FinishRequest, context: Any
     ) -> trainer_pb2.FinishResponse:
@@ -188,17 +188,17 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
             fresh = session.folder.model_path() is None
             _, report = reported(
                 lambda: session.finish(request.consensus.round, _labels(request)),
-                session.releasing.scope.units,
+                session.releaser.scope.units,
             )
             return report if fresh else None
 
-        report = await self._workbench(train)
+        report = await self._worker_thread(train)
         log.info("model_kept", task=session.definition.name)
         return trainer_pb2.FinishResponse(training=report)
 
     async def close(self) -> None:
-        """Begins nothing more, and returns when the training under way is done."""
-        await self._workbench.close()
+        """Starts no further training; returns when the running one has ended."""
+        await self._worker_thread.close()
 
     def _proposed(self, message: task_pb2.TaskDefinition) -> TaskDefinition:
         """A sound definition, kept whether or not it is approved; raises unless it is."""
@@ -221,7 +221,9 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
     ) -> tuple[Session | None, list[str]]:
         public = _verified(self._public_sets, definition.public_set)
         extractor = self._extractor(definition)
-        session, misfits = open_session(definition, schema, public, self._office, silo, extractor)
+        session, misfits = open_session(
+            definition, schema, public, self._silo_context, silo, extractor
+        )
         for misfit in misfits:
             log.warning(
                 "private_data",
@@ -241,8 +243,8 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
             raise Refusal(EXTRACTOR_INVALID, why="it was trained on another public set")
         return extractor
 
-    def _standing(self, task: TaskDefinition | None = None) -> trainer_pb2.PrivacyStanding:
-        return standing(self._office.ledger, self._office.settings.privacy, task)
+    def _privacy_totals(self, task: TaskDefinition | None = None) -> trainer_pb2.PrivacyTotals:
+        return privacy_totals(self._silo_context.ledger, self._silo_context.settings.privacy, task)
 
     def _session(self, digest: str) -> Session:
         session = self._sessions.get(digest)
@@ -259,7 +261,7 @@ async def serve(home: SiloHome, isolation: Isolation, drain: float = DRAIN_SECON
     """
     settings = read_settings(home.settings_file)
     # From here on folder, ledger and socket are this trainer's alone.
-    await _be_the_only_one(home)
+    await _acquire_lock(home)
     discard_unfinished(home.tasks)
     home.exchange.mkdir(parents=True, exist_ok=True)
     home.socket.unlink(missing_ok=True)
@@ -273,7 +275,7 @@ async def serve(home: SiloHome, isolation: Isolation, drain: float = DRAIN_SECON
     def clock() -> datetime:
         return datetime.now(UTC)
 
-    office = Office(
+    silo_context = SiloContext(
         settings=settings,
         base=home.settings_file.parent,
         tasks=home.tasks,
@@ -281,24 +283,24 @@ async def serve(home: SiloHome, isolation: Isolation, drain: float = DRAIN_SECON
         bits=SecureBits(),
     )
     consent = Consent(home.settings_file, ApprovalRecord(home.approvals), clock)
-    servicer = TrainerServicer(home, office, isolation, consent)
+    servicer = TrainerServicer(home, silo_context, isolation, consent)
     trainer_pb2_grpc.add_TrainerServiceServicer_to_server(servicer, server)
     Health({"": lambda: True}).register(server)
     server.add_insecure_port(f"unix:{home.socket}")
     await server.start()
     home.socket.chmod(0o600)
     log.info("trainer_ready", isolation=str(isolation.mode), note=isolation.note)
-    await stop_asked(drain)
+    await stop_requested(drain)
     log.info("trainer_stopping", drain_seconds=drain)
     await asyncio.gather(server.stop(drain), servicer.close())
     home.socket.unlink(missing_ok=True)
 
 
-async def _be_the_only_one(home: SiloHome) -> None:
-    """Waits a moment for a trainer that was just killed: the kernel frees its memory before its lock."""
+async def _acquire_lock(home: SiloHome) -> None:
+    """Takes the trainer's lock, retrying for `_LOCK_SECONDS`: a killed process may hold it a little longer than it lives."""
     tries = round(_LOCK_SECONDS / _LOCK_PAUSE_SECONDS)
     for _ in range(tries):
-        if held_for_life(home.trainer_lock):
+        if lock_until_exit(home.trainer_lock):
             return
         await asyncio.sleep(_LOCK_PAUSE_SECONDS)
     raise ConfigurationError(

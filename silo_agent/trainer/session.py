@@ -2,38 +2,36 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from silo_agent.models.catalogue import build, reads
-from silo_agent.models.extractors.loading import StoredExtractor
-from silo_agent.models.extractors.protocol import Extractor
-from silo_agent.models.protocol import AnyLearner, Features, Labelled, Labels
-from silo_agent.privacy.certainty import with_certainty
-from silo_agent.privacy.ledger import Ledger
-from silo_agent.privacy.mechanisms.catalogue import build as build_mechanism
-from silo_agent.privacy.mechanisms.protocol import Extracted, PrivateSide, Scope
-from silo_agent.trainer.features import Encoder
-from silo_agent.trainer.fedct import CoTraining
-from silo_agent.trainer.home_model import HomeModel
-from silo_agent.trainer.learning import Learning
-from silo_agent.trainer.private_data import load_private
-from silo_agent.trainer.releasing import PaidBallot, Releasing
-from silo_agent.trainer.schema_check import Misfit, check, prepare
+from silo_agent.trainer.data.features import Encoder
+from silo_agent.trainer.data.home_model import HomeModel
+from silo_agent.trainer.data.private_data import load_private
+from silo_agent.trainer.data.schema_check import Misfit, check, prepare
+from silo_agent.trainer.methods.co_training import Consensus, CoTraining
+from silo_agent.trainer.methods.local_learner import LocalLearner
+from silo_agent.trainer.methods.protocol import CannotServe, Method, SiloFacts
+from silo_agent.trainer.methods.registry import method_for
+from silo_agent.trainer.methods.warm_start import WarmStart, WarmStartMismatch, load_warm_start
+from silo_agent.trainer.models.catalogue import build, reads
+from silo_agent.trainer.models.extractors.loading import StoredExtractor
+from silo_agent.trainer.models.extractors.protocol import Extractor
+from silo_agent.trainer.models.protocol import AnyLearner, Features, Labelled
+from silo_agent.trainer.privacy.ledger.ledger import Ledger
+from silo_agent.trainer.privacy.mechanisms.protocol import Extracted, Scope, SiloRound
+from silo_agent.trainer.release import BallotReleaser, PaidBallot
 from silo_agent.trainer.settings import SiloSettings, TrainingSettings
-from silo_agent.trainer.specialists import specialised
-from silo_agent.trainer.starting import Start, load_start
 from silo_agent.trainer.task_folder import FINAL_CONSENSUS, Folder, TaskFolder
-from wire.ballot import BallotShape
-from wire.crash_points import crash_point
+from wire.ballot import BallotShape, unpack
 from wire.privacy.declaration import Unit
 from wire.privacy.randomness import Bits
+from wire.runtime.crash_points import crash_point
 from wire.schema import SetSchema
-from wire.task import TaskDefinition
+from wire.task.definition import TaskDefinition
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,8 +42,9 @@ class Session:
     folder: Folder
     encoder: Encoder | None
     """How raw rows are read; None in experiments, whose rows are encoded already."""
-    learning: Learning
-    releasing: Releasing
+    method: Method
+    learner: LocalLearner
+    releaser: BallotReleaser
     extracted: Extracted | None = None
     """Rows as the task's extractor sees them."""
     extractor: Extractor | None = None
@@ -58,54 +57,56 @@ class Session:
         """The form of this task's ballots."""
         return self.definition.shape
 
-    def vote(self, number: int, consensus: bytes | None, known_ballots: int = 0) -> PaidBallot:
-        """The ballot of round `number`; asked again, the identical one.
+    def vote(
+        self, round_number: int, consensus: bytes | None, known_ballots: int = 0
+    ) -> PaidBallot:
+        """The ballot of round `round_number`; asked again, the identical one.
 
         `consensus` is the latest published one, packed in the index encoding; `known_ballots` is how many
         are known to have left here, so that an old copy of the ledger is noticed.
         """
-        self.releasing.require_ballots(known_ballots)
-        if self.folder.ballot(number) is None:
+        self.releaser.require_ballots(known_ballots)
+        published = self._unpacked(consensus)
+        silo = self._silo_round(round_number, published)
+        if self.releaser.is_new(round_number):
             crash_point("vote-asked")
-            # One that continues takes its steps in every round, also where a mechanism votes without it.
-            if self.learning.continues:
-                self.learning.advance(number, consensus)
-        return self.releasing.ballot(self._private_side(number, consensus))
+            if self.method.trains_every_round(self.learner) or self.releaser.needs_labels(silo):
+                labels = self.method.label_public(self.learner, round_number, published)
+                silo = replace(silo, labels=labels)
+        return self.releaser.ballot(silo)
 
-    def finish(self, number: int, consensus: bytes | None) -> None:
-        """Keeps the final consensus, that of round `number`; trains once more on it and keeps the model."""
+    def finish(self, round_number: int, consensus: bytes | None) -> None:
+        """Keeps the final consensus, that of `round_number`; trains once more on it and keeps the model."""
         if self.folder.model_path() is None:
             if self.encoder is None:
                 raise ValueError("a model that cannot read raw rows is of no use at home")
             if consensus is not None:
                 self.folder.put(FINAL_CONSENSUS, consensus)
-            learner = self.home_learner(number + 1, consensus)
+            learner = self.home_learner(round_number + 1, consensus)
             crash_point("model-trained")
             labels = self.definition.labels
             self.folder.keep_model(HomeModel(self.encoder, learner, labels, self.extractor))
             crash_point("model-kept")
 
-    def home_learner(self, number: int, consensus: bytes | None) -> AnyLearner:
-        """The model this silo keeps, trained in the place of round `number`."""
-        return self.learning.home_learner(number, consensus)
+    def home_learner(self, round_number: int, consensus: bytes | None) -> AnyLearner:
+        """The model this silo keeps, trained in the place of round `round_number`."""
+        return self.method.final_learner(self.learner, round_number, self._unpacked(consensus))
 
-    def _private_side(self, number: int, consensus: bytes | None) -> PrivateSide:
-        learning, known = self.learning, self.releasing.known
+    def _unpacked(self, consensus: bytes | None) -> Consensus | None:
+        return None if consensus is None else unpack(consensus, self.shape.as_index())
 
-        # An estimate of the sensitivity asks before the vote does.
-        @cache
-        def predict() -> Labels:
-            return learning.labels(number, consensus)
-
-        return PrivateSide(
-            private=learning.training.private,
-            patients=learning.patients,
-            public=learning.training.public,
+    def _silo_round(self, round_number: int, consensus: Consensus | None) -> SiloRound:
+        learner, known = self.learner, self.releaser.known
+        return SiloRound(
+            private=learner.training.private,
+            patients=learner.patients,
+            public=learner.training.public,
             classes=len(self.definition.labels),
-            number=number,
-            predict=predict,
-            predict_without=lambda unit: learning.labels_without(unit, number, consensus),
-            build=learning.training.build,
+            round_number=round_number,
+            relabel_without=lambda unit: self.method.label_public(
+                learner.without(unit), round_number, consensus
+            ),
+            build=learner.training.build,
             kept=self.folder,
             extracted=self.extracted,
             numbers=self.numbers,
@@ -114,7 +115,7 @@ class Session:
 
 
 @dataclass(frozen=True)
-class Office:
+class SiloContext:
     """What all tasks of this silo share: silo.yaml, where it lies, and what keeps the books."""
 
     settings: SiloSettings
@@ -125,59 +126,8 @@ class Office:
     bits: Bits
 
 
-def open_session(
-    definition: TaskDefinition,
-    schema: SetSchema,
-    public_file: Path,
-    office: Office,
-    silo: str = "",
-    extractor: Extractor | None = None,
-) -> tuple[Session | None, list[Misfit]]:
-    """A session if data and privacy mechanism fit the task, and what was found either way.
-
-    `silo` is this silo's name, which a task may have its own label space for.
-    """
-    settings = office.settings
-    known = definition.label_space(silo)
-    private = load_private(settings.data, office.base)
-    read = reads(settings.model)
-    misfits = check(private, schema, definition.labels, known=known, reads=read)
-    if any(misfit.fatal for misfit in misfits):
-        return None, misfits
-    encoder = Encoder.from_public(schema, public_file)
-    ready = prepare(private, schema, definition.labels)
-    start: Start | str | None = None
-    if settings.start_from is not None:
-        path, raw = office.base / settings.start_from, settings.features == "raw"
-        start = load_start(path, definition, encoder, known, raw=raw)
-    if isinstance(start, str):
-        return None, [*misfits, Misfit(start)]
-    folder = TaskFolder(office.tasks, definition.digest)
-    folder.keep_definition(definition)
-    texts = read == "texts"
-    session = assemble(
-        definition,
-        settings,
-        Labelled(encoder.encode(ready.features, flat=False, texts=texts), ready.labels),
-        encoder.public(flat=False, texts=texts),
-        Keeping(folder, office.ledger, office.bits),
-        patients=ready.patients,
-        unit=settings.unit,
-        known=known,
-        extractor=extractor,
-        encoder=encoder,
-        start=start,
-        silo=silo,
-        numbers=Extracted(encoder.encode(ready.features), encoder.public()) if texts else None,
-    )
-    if isinstance(session, str):
-        return None, [*misfits, Misfit(session)]
-    session.releasing.require_kept_ballots()
-    return session, misfits
-
-
 @dataclass(frozen=True)
-class Keeping:
+class TaskStorage:
     """Where a task's traces go: its folder, the silo's ledger; and the bits that noise is made of."""
 
     folder: Folder
@@ -185,92 +135,170 @@ class Keeping:
     bits: Bits
 
 
-def assemble(
-    definition: TaskDefinition,
-    settings: TrainingSettings,
-    private: Labelled,
-    public: Features,
-    keeping: Keeping,
-    *,
-    patients: NDArray[np.int64],
-    unit: Unit,
-    known: tuple[int, ...],
-    extractor: Extractor | None = None,
-    encoder: Encoder | None = None,
-    start: Start | None = None,
-    silo: str = "",
-    numbers: Extracted | None = None,
-) -> Session | str:
-    """A session over rows as the learner reads them, or the sentence that says why the silo cannot serve the task.
+@dataclass(frozen=True, eq=False)
+class SessionInputs:
+    """What a session is made of: the task, silo.yaml, and rows as the learner reads them."""
 
-    `numbers` are the same rows encoded, where the learner reads texts.
+    definition: TaskDefinition
+    settings: TrainingSettings
+    private: Labelled = field(repr=False)
+    public: Features = field(repr=False)
+    patients: NDArray[np.int64] = field(repr=False)
+    """(n,) whose row it is, counted from 0."""
+    unit: Unit
+    storage: TaskStorage
+    silo: str = ""
+    """The silo's name, which a task may have its own label space for."""
+    extractor: Extractor | None = None
+    encoder: Encoder | None = None
+    warm_start: WarmStart | None = None
+    numbers: Extracted | None = field(default=None, repr=False)
+    """The same rows encoded, where the learner reads texts."""
+
+
+def open_session(
+    definition: TaskDefinition,
+    schema: SetSchema,
+    public_file: Path,
+    silo_context: SiloContext,
+    silo: str = "",
+    extractor: Extractor | None = None,
+) -> tuple[Session | None, list[Misfit]]:
+    """A session if data and privacy mechanism fit the task, and what was found either way.
+
+    `silo` is this silo's name, which a task may have its own label space for.
     """
-    extracted = None
-    beginning = extractor.file if isinstance(extractor, StoredExtractor) else None
-    if extractor is not None:
-        plain = numbers or Extracted(private.features, public)
-        extracted = Extracted(extractor.transform(plain.private), extractor.transform(plain.public))
-    if settings.features == "extractor":
-        if extracted is None:
-            return "silo.yaml says features: extractor, and the task names no extractor."
-        private, public = Labelled(extracted.private, private.labels), extracted.public
-    row_shape = tuple(public.shape[1:])
-    training = CoTraining(
-        private=private,
-        public=public,
-        build=specialised(
-            lambda classes, seed: build(settings.model, classes, row_shape, seed, beginning),
-            known,
-            len(definition.labels),
-        ),
-        local_steps=definition.local_steps,
-        seed=settings.seed,
+    settings = silo_context.settings
+    private = load_private(settings.data, silo_context.base)
+    read, known = reads(settings.model), definition.label_space(silo)
+    misfits = check(private, schema, definition.labels, known=known, reads=read)
+    if any(misfit.fatal for misfit in misfits):
+        return None, misfits
+    encoder = Encoder.from_public(schema, public_file)
+    ready = prepare(private, schema, definition.labels)
+    folder = TaskFolder(silo_context.tasks, definition.digest)
+    texts = read == "texts"
+    try:
+        warm_start = _warm_start(definition, silo_context, encoder, known)
+        folder.keep_definition(definition)
+        session = assemble(
+            SessionInputs(
+                definition=definition,
+                settings=settings,
+                private=Labelled(
+                    encoder.encode(ready.features, flat=False, texts=texts), ready.labels
+                ),
+                public=encoder.public(flat=False, texts=texts),
+                patients=ready.patients,
+                unit=settings.unit,
+                storage=TaskStorage(folder, silo_context.ledger, silo_context.bits),
+                silo=silo,
+                extractor=extractor,
+                encoder=encoder,
+                warm_start=warm_start,
+                numbers=Extracted(encoder.encode(ready.features), encoder.public())
+                if texts
+                else None,
+            )
+        )
+    except CannotServe as unfit:
+        return None, [*misfits, Misfit(unfit.sentence)]
+    session.releaser.require_kept_ballots()
+    return session, misfits
+
+
+def assemble(inputs: SessionInputs) -> Session:
+    """A session over rows as the learner reads them; `CannotServe` says why the silo cannot serve the task."""
+    definition, settings, storage = inputs.definition, inputs.settings, inputs.storage
+    method = method_for(definition, inputs.silo)
+    extracted = _extracted(inputs)
+    method.require(
+        SiloFacts(
+            has_extractor=extracted is not None, starts_from_student=inputs.warm_start is not None
+        )
     )
     scope = Scope(
         shape=definition.shape,
         rounds=definition.rounds.max_rounds,
         epsilon=settings.privacy.epsilon,
         delta=settings.privacy.delta,
-        unit=unit,
-        units=len(np.unique(patients)),
+        unit=inputs.unit,
+        units=len(np.unique(inputs.patients)),
     )
-    mechanism = build_mechanism(settings.privacy.mechanism, scope, definition.fedkt)
-    if definition.fedaux is not None:
-        if extracted is None:
-            return (
-                "The task weights votes by what its extractor sees, and the extractor is not here."
-            )
-        mechanism = with_certainty(
-            mechanism, settings.privacy, scope, definition.fedaux, definition.public_set
-        )
+    mechanism = method.mechanism(settings.privacy, scope)
     if why := mechanism.misfit():
-        return why
-    releasing = Releasing(
-        definition=definition,
-        folder=keeping.folder,
-        settings=settings.privacy,
-        mechanism=mechanism,
-        scope=scope,
-        ledger=keeping.ledger,
-        bits=keeping.bits,
-        known=known,
-    )
-    learning = Learning(
-        definition=definition,
-        folder=keeping.folder,
-        training=training,
-        patients=patients,
-        consensus_share=settings.consensus_share,
-        start=start,
-        silo=silo,
-    )
+        raise CannotServe(why)
     return Session(
         definition=definition,
-        folder=keeping.folder,
-        encoder=encoder,
-        learning=learning,
-        releasing=releasing,
+        folder=storage.folder,
+        encoder=inputs.encoder,
+        method=method,
+        learner=LocalLearner(
+            training=_training(inputs, method, extracted),
+            patients=inputs.patients,
+            folder=storage.folder,
+            units=int(inputs.patients.max(initial=-1)) + 1,
+            consensus_share=settings.consensus_share,
+            warm_start=inputs.warm_start,
+        ),
+        releaser=BallotReleaser(
+            definition=definition,
+            folder=storage.folder,
+            settings=settings.privacy,
+            mechanism=mechanism,
+            scope=scope,
+            ledger=storage.ledger,
+            bits=storage.bits,
+            known=definition.label_space(inputs.silo),
+        ),
         extracted=extracted,
-        extractor=extractor if settings.features == "extractor" else None,
-        numbers=numbers,
+        extractor=inputs.extractor if settings.features == "extractor" else None,
+        numbers=inputs.numbers,
+    )
+
+
+def _warm_start(
+    definition: TaskDefinition,
+    silo_context: SiloContext,
+    encoder: Encoder,
+    known: tuple[int, ...],
+) -> WarmStart | None:
+    settings = silo_context.settings
+    if settings.start_from is None:
+        return None
+    path, raw = silo_context.base / settings.start_from, settings.features == "raw"
+    try:
+        return load_warm_start(path, definition, encoder, known, raw=raw)
+    except WarmStartMismatch as unfit:
+        raise CannotServe(str(unfit)) from unfit
+
+
+def _extracted(inputs: SessionInputs) -> Extracted | None:
+    """Rows as the task's extractor sees them, if it is here."""
+    extractor = inputs.extractor
+    if extractor is None:
+        return None
+    plain = inputs.numbers or Extracted(inputs.private.features, inputs.public)
+    return Extracted(extractor.transform(plain.private), extractor.transform(plain.public))
+
+
+def _training(inputs: SessionInputs, method: Method, extracted: Extracted | None) -> CoTraining:
+    settings, private, public = inputs.settings, inputs.private, inputs.public
+    if settings.features == "extractor":
+        if extracted is None:
+            raise CannotServe(
+                "silo.yaml says features: extractor, and the task names no extractor."
+            )
+        private, public = Labelled(extracted.private, private.labels), extracted.public
+    extractor = inputs.extractor
+    beginning = extractor.file if isinstance(extractor, StoredExtractor) else None
+    row_shape = tuple(public.shape[1:])
+    return CoTraining(
+        private=private,
+        public=public,
+        build=method.learner_builder(
+            lambda classes, seed: build(settings.model, classes, row_shape, seed, beginning)
+        ),
+        local_steps=inputs.definition.local_steps,
+        seed=settings.seed,
     )

@@ -7,12 +7,12 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from silo_agent.models.catalogue import LearnerSpec
-from silo_agent.privacy.settings import PrivacySettings
-from silo_agent.trainer.policy import Policy
-from silo_agent.trainer.private_data import DataSettings
-from wire.configuration import read_yaml
+from silo_agent.trainer.approval.policy import Policy
+from silo_agent.trainer.data.private_data import DataSettings
+from silo_agent.trainer.models.catalogue import LearnerSpec
+from silo_agent.trainer.privacy.settings import PrivacySettings
 from wire.privacy.declaration import Unit
+from wire.runtime.configuration import read_yaml
 
 
 class TrainingSettings(BaseModel):

@@ -7,28 +7,27 @@ consensus. It reads raw rows and answers with class names, as the model a hospit
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-import joblib
 import numpy as np
 from pydantic import ValidationError
 
-from silo_agent.home import SiloHome
-from silo_agent.models.afresh import fitted
-from silo_agent.models.catalogue import LearnerSpec, build, reads
-from silo_agent.models.protocol import Labelled, Labels
-from silo_agent.trainer.features import Encoder
-from silo_agent.trainer.home_model import HomeModel
+from silo_agent.shared.home import SiloHome
+from silo_agent.trainer.data.features import Encoder
+from silo_agent.trainer.data.home_model import HomeModel
+from silo_agent.trainer.models.catalogue import LearnerSpec, build, reads
+from silo_agent.trainer.models.protocol import Labelled, Labels
+from silo_agent.trainer.models.scratch_fit import fit_from_scratch
+from silo_agent.trainer.models.stored import dump
 from silo_agent.trainer.task_folder import FINAL_CONSENSUS, find_task
 from wire.ballot import ABSTAIN, unpack
 from wire.errors import ConfigurationError, Refusal
-from wire.files import digest_of, write_atomically
 from wire.public_content import inspect
-from wire.task import TaskDefinition
+from wire.runtime.files import digest_of, write_atomically
+from wire.task.definition import TaskDefinition
 
 # As `consilium task export` writes them.
 DEFINITION: Final = "definition.json"
@@ -37,8 +36,8 @@ CONSENSUS: Final = "consensus.bin"
 
 
 @dataclass(frozen=True, eq=False)
-class Lesson:
-    """What a student is taught."""
+class LabelledPublicSet:
+    """A public set with its consensus labels: the training set of a student."""
 
     definition: TaskDefinition
     public_file: Path
@@ -46,7 +45,7 @@ class Lesson:
     """(rows,) of the public set in order; -1 where there is no consensus."""
 
     @property
-    def taught(self) -> int:
+    def labelled_rows(self) -> int:
         """Rows with a label."""
         return int(np.count_nonzero(self.labels != ABSTAIN))
 
@@ -58,7 +57,7 @@ class Lesson:
         return {name: int(count) for name, count in zip(names, counts, strict=True)}
 
 
-def from_home(home: SiloHome, task: str) -> Lesson:
+def from_home(home: SiloHome, task: str) -> LabelledPublicSet:
     """What a silo has of a finished task; of its folder only definition, public set and consensus are opened."""
     folder = find_task(home.tasks, task)
     consensus = folder.get(FINAL_CONSENSUS)
@@ -69,10 +68,10 @@ def from_home(home: SiloHome, task: str) -> Lesson:
             "`consilium task export`.",
         )
     definition = folder.definition()
-    return _lesson(definition, home.public_sets / definition.public_set, consensus)
+    return _labelled_public_set(definition, home.public_sets / definition.public_set, consensus)
 
 
-def from_folder(folder: Path) -> Lesson:
+def from_folder(folder: Path) -> LabelledPublicSet:
     """What `consilium task export` wrote."""
     try:
         definition = TaskDefinition.model_validate_json((folder / DEFINITION).read_text("utf-8"))
@@ -87,43 +86,44 @@ def from_folder(folder: Path) -> Lesson:
             f"{folder / DEFINITION} is no task definition this version understands.",
             "Write it with `consilium task export TASK --out FOLDER`.",
         ) from None
-    return _lesson(definition, folder / PUBLIC_SET, consensus)
+    return _labelled_public_set(definition, folder / PUBLIC_SET, consensus)
 
 
-def train(lesson: Lesson, learner: LearnerSpec, seed: int) -> HomeModel:
-    """The student. The same lesson, learner and seed give the same student."""
-    definition = lesson.definition
-    rows, schema = inspect(lesson.public_file)
+def train(labelled: LabelledPublicSet, learner: LearnerSpec, seed: int) -> HomeModel:
+    """Trains the student; deterministic in its arguments. ConfigurationError if no row has a label."""
+    definition = labelled.definition
+    rows, schema = inspect(labelled.public_file)
     if rows != definition.rows:
         raise ConfigurationError(
             f"The public set has {rows} rows, and the task says {definition.rows}.",
             "Fetch it again.",
         )
-    known = lesson.labels != ABSTAIN
+    known = labelled.labels != ABSTAIN
     if not known.any():
         raise ConfigurationError(
             f"The consensus of task {definition.name} has no label on any row.",
             "There is nothing to teach; look at `consilium task show` for why.",
         )
-    encoder = Encoder.from_public(schema, lesson.public_file)
+    encoder = Encoder.from_public(schema, labelled.public_file)
     public = encoder.public(flat=False, texts=reads(learner) == "texts")
     made = build(learner, len(definition.labels), tuple(public.shape[1:]), seed)
-    rows_taught = Labelled(public[known], lesson.labels[known])
-    return HomeModel(encoder, fitted(made, rows_taught, seed), definition.labels)
+    rows_taught = Labelled(public[known], labelled.labels[known])
+    return HomeModel(encoder, fit_from_scratch(made, rows_taught, seed), definition.labels)
 
 
 def write(student: HomeModel, path: Path) -> tuple[int, str]:
     """Writes the student whole or not at all; its size in bytes and its SHA-256."""
-    buffer = io.BytesIO()
-    joblib.dump(student, buffer, compress=3)
+    content = dump(student)
     try:
-        write_atomically(path, buffer.getvalue())
+        write_atomically(path, content)
     except OSError as error:
         raise ConfigurationError(f"{path} cannot be written: {error.strerror}.") from None
-    return buffer.tell(), digest_of(path)
+    return len(content), digest_of(path)
 
 
-def _lesson(definition: TaskDefinition, public_file: Path, consensus: bytes) -> Lesson:
+def _labelled_public_set(
+    definition: TaskDefinition, public_file: Path, consensus: bytes
+) -> LabelledPublicSet:
     if not public_file.is_file() or digest_of(public_file) != definition.public_set:
         raise ConfigurationError(
             f"The public set of task {definition.name} is not at {public_file}, or is another one.",
@@ -136,4 +136,4 @@ def _lesson(definition: TaskDefinition, public_file: Path, consensus: bytes) -> 
             f"The consensus of task {definition.name} cannot be read: {refusal.sentence}",
             "Export the task again.",
         ) from None
-    return Lesson(definition, public_file, labels.astype(np.int64))
+    return LabelledPublicSet(definition, public_file, labels.astype(np.int64))

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-import joblib
-
+from silo_agent.trainer.models.stored import dump, load
 from wire.errors import ConfigurationError
-from wire.files import write_atomically
-from wire.task import TaskDefinition
+from wire.runtime.files import write_atomically
+from wire.task.definition import TaskDefinition
 
 FINAL_CONSENSUS: Final = "consensus"
 """Under this name the last consensus of a finished task is kept, packed in the index encoding."""
@@ -20,14 +18,14 @@ class Folder(Protocol):
     """What a task leaves behind at home, wherever it is kept; see `TaskFolder`."""
 
     def rounds_voted(self) -> tuple[int, ...]: ...  # noqa: D102
-    def ballot(self, number: int) -> bytes | None: ...  # noqa: D102
-    def slip(self, number: int) -> bytes | None: ...  # noqa: D102
-    def keep_ballot(self, number: int, ballot: bytes, slip: bytes) -> None: ...  # noqa: D102
+    def ballot(self, round_number: int) -> bytes | None: ...  # noqa: D102
+    def ballot_record(self, round_number: int) -> bytes | None: ...  # noqa: D102
+    def keep_ballot(self, round_number: int, ballot: bytes, record: bytes) -> None: ...  # noqa: D102
     def get(self, name: str) -> bytes | None: ...  # noqa: D102
     def put(self, name: str, content: bytes) -> None: ...  # noqa: D102
-    def learner(self, number: int) -> Any | None: ...  # noqa: D102
+    def learner(self, round_number: int) -> Any | None: ...  # noqa: D102
     def latest_learner(self, before: int) -> Any | None: ...  # noqa: D102
-    def keep_learner(self, number: int, learner: Any) -> None: ...  # noqa: D102
+    def keep_learner(self, round_number: int, learner: Any) -> None: ...  # noqa: D102
     def keep_model(self, model: Any) -> None: ...  # noqa: D102
     def model_path(self) -> Path | None: ...  # noqa: D102
 
@@ -54,21 +52,21 @@ class TaskFolder:
         names = sorted(path.stem for path in self._folder.glob("ballot-*.bin"))
         return tuple(int(name.removeprefix("ballot-")) for name in names)
 
-    def ballot(self, number: int) -> bytes | None:
+    def ballot(self, round_number: int) -> bytes | None:
         """The ballot of a round, if it was made before; whether it was paid for, the ledger knows."""
-        path = self._ballot_path(number)
+        path = self._ballot_path(round_number)
         return path.read_bytes() if path.exists() else None
 
-    def slip(self, number: int) -> bytes | None:
-        """What was kept with the ballot of a round."""
-        path = self._slip_path(number)
+    def ballot_record(self, round_number: int) -> bytes | None:
+        """The JSON record stored with the ballot of a round; None if there is none."""
+        path = self._record_path(round_number)
         return path.read_bytes() if path.exists() else None
 
-    def keep_ballot(self, number: int, ballot: bytes, slip: bytes) -> None:
-        """Keeps a ballot and its slip before it is handed out: asked again, the trainer gives this very one."""
-        # In this order: where there is a ballot, its slip is there too.
-        write_atomically(self._slip_path(number), slip)
-        write_atomically(self._ballot_path(number), ballot)
+    def keep_ballot(self, round_number: int, ballot: bytes, record: bytes) -> None:
+        """Stores a ballot and its record; must be called before the ballot is returned to the network side."""
+        # In this order: where there is a ballot, its record is there too.
+        write_atomically(self._record_path(round_number), record)
+        write_atomically(self._ballot_path(round_number), ballot)
 
     def get(self, name: str) -> bytes | None:
         """What was kept under a name, if anything."""
@@ -79,43 +77,43 @@ class TaskFolder:
         """Keeps what a privacy mechanism needs later, or the final consensus. It stays at home."""
         write_atomically(self._kept_path(name), content)
 
-    def learner(self, number: int) -> Any | None:
-        """The learner as it was after round `number`."""
-        path = self._learner_path(number)
-        return joblib.load(path) if path.exists() else None
+    def learner(self, round_number: int) -> Any | None:
+        """The learner as it was after round `round_number`."""
+        path = self._learner_path(round_number)
+        return load(path) if path.exists() else None
 
     def latest_learner(self, before: int) -> Any | None:
         """The learner as it was after the last round before `before`, if there was one."""
         known = sorted(self._folder.glob("learner-*.joblib"))
         earlier = [path for path in known if path < self._learner_path(before)]
-        return joblib.load(earlier[-1]) if earlier else None
+        return load(earlier[-1]) if earlier else None
 
-    def keep_learner(self, number: int, learner: Any) -> None:
+    def keep_learner(self, round_number: int, learner: Any) -> None:
         """Keeps the learner's state after a round, and only the one before it besides."""
-        write_atomically(self._learner_path(number), _dump(learner))
+        write_atomically(self._learner_path(round_number), dump(learner))
         for path in sorted(self._folder.glob("learner-*.joblib"))[:-2]:
             path.unlink()
 
     def keep_model(self, model: Any) -> None:
         """Keeps the final model. It stays at home."""
-        write_atomically(self._folder / "model.joblib", _dump(model))
+        write_atomically(self._folder / "model.joblib", dump(model))
 
     def model_path(self) -> Path | None:
         """Where the final model is, once the task has finished."""
         path = self._folder / "model.joblib"
         return path if path.exists() else None
 
-    def _ballot_path(self, number: int) -> Path:
-        return self._folder / f"ballot-{number:06d}.bin"
+    def _ballot_path(self, round_number: int) -> Path:
+        return self._folder / f"ballot-{round_number:06d}.bin"
 
-    def _slip_path(self, number: int) -> Path:
-        return self._folder / f"slip-{number:06d}.json"
+    def _record_path(self, round_number: int) -> Path:
+        return self._folder / f"slip-{round_number:06d}.json"
 
     def _kept_path(self, name: str) -> Path:
         return self._folder / f"kept-{name}"
 
-    def _learner_path(self, number: int) -> Path:
-        return self._folder / f"learner-{number:06d}.joblib"
+    def _learner_path(self, round_number: int) -> Path:
+        return self._folder / f"learner-{round_number:06d}.joblib"
 
 
 def seen_tasks(root: Path) -> list[TaskDefinition]:
@@ -134,9 +132,3 @@ def find_task(root: Path, name: str) -> TaskFolder:
             "See the tasks laid before it with `consilium agent tasks`.",
         )
     return next((folder for folder in found if folder.model_path()), found[0])
-
-
-def _dump(value: Any) -> bytes:
-    buffer = io.BytesIO()
-    joblib.dump(value, buffer, compress=3)
-    return buffer.getvalue()

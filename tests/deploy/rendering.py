@@ -16,7 +16,7 @@ from typing import Any
 import typer
 import yaml
 
-from wire.cli import application
+from wire.runtime.cli import application
 
 CHARTS = Path(__file__).parents[2] / "helm"
 HELM = os.environ.get("HELM", "helm")

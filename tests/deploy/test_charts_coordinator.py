@@ -24,9 +24,9 @@ from rendering import (
     templates,
 )
 
-from coordinator.authority import Authority
-from coordinator.caretaker import ensure_leaf
-from coordinator.rotation import Authorities
+from coordinator.pki.authority import Authority
+from coordinator.pki.certificate_keeper import ensure_leaf
+from coordinator.pki.rotation import Authorities
 from coordinator.settings import CoordinatorHome, CoordinatorSettings
 
 pytestmark = [pytest.mark.deploy, pytest.mark.timeout(600)]

@@ -130,9 +130,9 @@ def there(name):
         return importlib.util.find_spec(name) is not None
     except ModuleNotFoundError:
         return False
-names = ["coordinator", "silo_agent", "silo_agent.checks", "silo_agent.trainer", "silo_agent.models",
-         "silo_agent.privacy", "experiments", "sklearn", "torch", "pandas", "xgboost", "transformers",
-         "interpret", "imodels", "joblib", "sqlalchemy", "psycopg", "dp_accounting", "scipy", "pyarrow"]
+names = ["coordinator", "silo_agent.shared", "silo_agent.agent", "silo_agent.trainer", "experiments",
+         "sklearn", "torch", "pandas", "xgboost", "transformers", "interpret", "imodels", "joblib",
+         "sqlalchemy", "psycopg", "dp_accounting", "scipy", "pyarrow"]
 installers = [name for name in ("pip", "ensurepip", "wheel") if there(name)]
 installers += [name for name in ("pip", "pip3", "pip3.11") if shutil.which(name)]
 print(json.dumps({"rooms": [name for name in names if there(name)], "installers": installers}))
@@ -147,10 +147,10 @@ print(json.dumps({"rooms": [name for name in names if there(name)], "installers"
             "scipy",
             "pyarrow",
         },
-        "agent": {"silo_agent", "silo_agent.checks"},
+        "agent": {"silo_agent.shared", "silo_agent.agent"},
         "trainer": {
-            *("silo_agent", "silo_agent.checks", "silo_agent.trainer", "silo_agent.models"),
-            *("silo_agent.privacy", "sklearn", "torch", "pandas", "xgboost", "transformers"),
+            *("silo_agent.shared", "silo_agent.trainer"),
+            *("sklearn", "torch", "pandas", "xgboost", "transformers"),
             *("interpret", "imodels", "joblib", "dp_accounting", "scipy", "pyarrow"),
         },
     }
@@ -197,7 +197,7 @@ def test_every_learner_learns_in_what_is_left_of_its_library(image: str) -> None
         """
 import json
 import numpy as np
-from silo_agent.models.catalogue import LEARNERS, LearnerSpec, build, reads
+from silo_agent.trainer.models.catalogue import LEARNERS, LearnerSpec, build, reads
 rows = np.random.default_rng(1).normal(size=(120, 4)).astype(np.float32)
 labels = (rows[:, 0] > 0).astype(np.int64)
 found = {}

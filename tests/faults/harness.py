@@ -21,21 +21,20 @@ from typing import Any, TypeVar
 import numpy as np
 from coordinator_process import consilium
 from mortal import Mortal
+from patience import LEASE, PATIENCE
 from service import free_port
 
-from coordinator.cli.connection import AdminLink, admin_link
+from coordinator.cli.connection import AdminClient, admin_link
 from coordinator.cli.coordinator import init
 from coordinator.cli.public_set import add
-from silo_agent.home import SiloHome
+from silo_agent.shared.home import SiloHome
 from wire.consilium.v1 import admin_pb2, task_pb2
 from wire.errors import UNREACHABLE, Refusal
-from wire.task import TaskDefinition
+from wire.task.definition import TaskDefinition
 
 T = TypeVar("T")
 Look = Callable[["Federation"], None]
 
-PATIENCE = 240.0
-"""Seconds after which something that should happen counts as never happening; no test needs them."""
 SILOS = ("north", "south", "west")
 ROUNDS = 3
 ROWS = 61
@@ -73,7 +72,7 @@ class Federation:
             port=self.port,
             enrolment_port=enrolment_port,
             metrics_port=metrics_port,
-            lease="3s",
+            lease=LEASE,
             database=database,
         )
         self.coordinator = self._keep("coordinator", "coordinator", "serve", "--home", self.home)
@@ -232,7 +231,7 @@ class Federation:
         events = partial(self.processes[f"{name}-agent"].events, event)
         return self.until(f"{event} of {name}", events)
 
-    def admin(self, call: Callable[[AdminLink], Awaitable[T]]) -> T:
+    def admin(self, call: Callable[[AdminClient], Awaitable[T]]) -> T:
         """What an admin's call answers."""
 
         async def connected() -> T:

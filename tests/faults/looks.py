@@ -7,11 +7,11 @@ from datetime import UTC, datetime
 
 from harness import ROUNDS, SILOS, Federation, Look
 
-from silo_agent.audit import movements
-from silo_agent.audit_file import read_record
-from silo_agent.privacy.ledger import Ledger
-from silo_agent.traffic import Kind
-from wire.identity import IdentityFiles
+from silo_agent.agent.audit.entries import Kind
+from silo_agent.agent.audit.file import read_record
+from silo_agent.agent.audit.recorder import read_entries
+from silo_agent.trainer.privacy.ledger.ledger import Ledger
+from wire.identity.files import IdentityFiles
 
 
 def acts(**counts: int) -> Look:
@@ -128,7 +128,7 @@ def recorded(kind: Kind, count: int) -> Look:
 
     def look(made: Federation) -> None:
         assert read_record(made.silo("north").agent).broken is None
-        kinds = [movement.kind for movement in movements(made.silo("north").agent)]
+        kinds = [movement.kind for movement in read_entries(made.silo("north").agent)]
         assert kinds.count(kind) == count
 
     return look

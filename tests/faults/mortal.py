@@ -9,7 +9,7 @@ from pathlib import Path
 
 from service import Service
 
-from wire.crash_points import ONCE, VARIABLE
+from wire.runtime.crash_points import ONCE, VARIABLE
 
 HERE = Path(__file__).parent
 

@@ -17,9 +17,9 @@ from harness import (
 
 from coordinator.cli.coordinator import init
 from coordinator.settings import CoordinatorHome
-from silo_agent.audit import movements
-from silo_agent.audit_file import record_path
-from silo_agent.traffic import Kind
+from silo_agent.agent.audit.entries import Kind
+from silo_agent.agent.audit.file import record_path
+from silo_agent.agent.audit.recorder import read_entries
 from wire.errors import CONTENT_CORRUPT, ConfigurationError
 
 # -- while a federation runs -------------------------------------------------------------------------------
@@ -38,7 +38,7 @@ def digest_published(made: Federation) -> str:
 
 
 def sets_fetched(made: Federation, name: str) -> int:
-    kinds = [movement.kind for movement in movements(made.silo(name).agent)]
+    kinds = [movement.kind for movement in read_entries(made.silo(name).agent)]
     return kinds.count(Kind.PUBLIC_SET)
 
 

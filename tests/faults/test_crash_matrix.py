@@ -24,7 +24,7 @@ from harness import (
 from looks import LOOKS
 
 from coordinator.cli.connection import renewed_admin
-from wire.crash_points import AGENT_POINTS, COORDINATOR_POINTS, TRAINER_POINTS
+from wire.runtime.crash_points import AGENT_POINTS, COORDINATOR_POINTS, TRAINER_POINTS
 
 # Two tests start a whole federation each, and every process in it many times.
 pytestmark = pytest.mark.timeout(900)

@@ -13,18 +13,18 @@ from pathlib import Path
 import pytest
 from harness import SILOS, TASK, Federation, assert_as_if_nothing_happened, federation
 
-from coordinator.authority import Authority
 from coordinator.cli.public_set import add
-from silo_agent.audit import movements
-from silo_agent.traffic import Kind
-from silo_agent.trainer.approval_record import Act, Approval, ApprovalRecord
+from coordinator.pki.authority import Authority
+from silo_agent.agent.audit.entries import Kind
+from silo_agent.agent.audit.recorder import read_entries
+from silo_agent.trainer.approval.record import Act, Approval, ApprovalRecord
 from silo_agent.trainer.task_folder import TaskFolder
 from wire.ballot import digest
 from wire.consilium.v1 import admin_pb2
 from wire.errors import DISK_FULL, STORE_UNAVAILABLE, Refusal
-from wire.files import write_atomically
-from wire.identity import IdentityFiles
+from wire.identity.files import IdentityFiles
 from wire.public_file import PublicSetFolder
+from wire.runtime.files import write_atomically
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -206,6 +206,6 @@ def test_a_hospital_whose_disk_is_full_says_so_sends_nothing_and_goes_on(
             assert delayed["code"] == DISK_FULL.code
             assert str(made.silo("north").root) in delayed["sentence"]
             assert [silo for _, silo in made.ballots() if silo == "north"] == []
-            assert not any(m.kind is Kind.BALLOT for m in movements(made.silo("north").agent))
+            assert not any(m.kind is Kind.BALLOT for m in read_entries(made.silo("north").agent))
         made.until_finished()
         assert_as_if_nothing_happened(made, undisturbed)

@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 import yaml
 
-from coordinator.public_sets import convert
-from silo_agent.home import SiloHome
-from silo_agent.privacy.ledger import Ledger
-from silo_agent.privacy.release import Release
+from coordinator.public_sets.convert import convert
+from silo_agent.shared.home import SiloHome
+from silo_agent.trainer.privacy.ledger.ledger import Ledger
+from silo_agent.trainer.privacy.ledger.release import Release
 from silo_agent.trainer.task_folder import TaskFolder
 from wire.ballot import digest
-from wire.crash_points import VARIABLE
-from wire.task import TaskDefinition
+from wire.runtime.crash_points import VARIABLE
+from wire.task.definition import TaskDefinition
 
 ROWS = 40
 SCRIPT = Path(__file__).with_name("voting_once.py")

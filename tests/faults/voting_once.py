@@ -7,14 +7,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from silo_agent.home import SiloHome
-from silo_agent.models.protocol import Features
-from silo_agent.privacy.ledger import Ledger
-from silo_agent.trainer.session import Office, open_session
+from silo_agent.shared.home import SiloHome
+from silo_agent.trainer.models.protocol import Features
+from silo_agent.trainer.privacy.ledger.ledger import Ledger
+from silo_agent.trainer.session import SiloContext, open_session
 from silo_agent.trainer.settings import read_settings
 from wire.privacy.randomness import SecureBits
 from wire.public_content import inspect
-from wire.task import TaskDefinition
+from wire.task.definition import TaskDefinition
 
 
 class AsTheyAre:
@@ -32,11 +32,13 @@ def main(folder: Path, number: int) -> None:
     home = SiloHome(folder)
     definition = TaskDefinition.model_validate_json((folder / "task.json").read_text())
     ledger = Ledger(home.ledger, home.ledger_witness, lambda: datetime.now(UTC))
-    office = Office(read_settings(home.settings_file), home.root, home.tasks, ledger, SecureBits())
+    silo_context = SiloContext(
+        read_settings(home.settings_file), home.root, home.tasks, ledger, SecureBits()
+    )
     (public,) = (folder / "public").iterdir()
     _, schema = inspect(public)
     extractor: Any = AsTheyAre() if definition.extractor else None
-    session, misfits = open_session(definition, schema, public, office, extractor=extractor)
+    session, misfits = open_session(definition, schema, public, silo_context, extractor=extractor)
     if session is None:
         raise SystemExit(" ".join(misfit.sentence for misfit in misfits))
     print(session.vote(number, None).data.hex())

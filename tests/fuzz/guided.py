@@ -22,8 +22,8 @@ with atheris.instrument_imports(include=["wire", "coordinator", "silo_agent"]):
 
         TARGET = TARGETS[sys.argv[1]]
 
-# Beyond these an input counts as a hang or as an attack on memory.
-_LIMITS = ["-timeout=10", "-rss_limit_mb=2048", "-malloc_limit_mb=512", "-max_len=4096"]
+# Beyond these an input counts as a hang, also on a busy machine, or as an attack on memory.
+_LIMITS = ["-timeout=120", "-rss_limit_mb=2048", "-malloc_limit_mb=512", "-max_len=4096"]
 
 
 def main() -> None:

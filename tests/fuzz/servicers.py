@@ -1,6 +1,6 @@
 """Every RPC of the coordinator as a decoder: the bytes of a call in, an answer or a refusal out.
 
-A real desk with a store of its own; the caller is let in already, so this is what a member with a
+A real service context with a store of its own; the caller is let in already, so this is what a member with a
 good certificate can do.
 """
 
@@ -22,19 +22,19 @@ from google.protobuf.message import Message
 from prometheus_client import CollectorRegistry
 from targets import Target
 
+from coordinator.api.admin import AdminServicer
+from coordinator.api.enrolment import EnrolmentServicer
+from coordinator.api.identity import IdentityServicer
+from coordinator.api.interceptor import _caller
+from coordinator.api.registry import RegistryServicer
+from coordinator.api.rounds import RoundsServicer
+from coordinator.api.upload import Piece, Upload, measuring
 from coordinator.cli.coordinator import init
-from coordinator.desk import Desk
-from coordinator.gate import _caller
-from coordinator.metrics import Metrics
-from coordinator.server import build_desk
-from coordinator.services.admin import AdminServicer
-from coordinator.services.enrolment import EnrolmentServicer
-from coordinator.services.identity import IdentityServicer
-from coordinator.services.registry import RegistryServicer
-from coordinator.services.rounds import RoundsServicer
+from coordinator.context import ServiceContext
+from coordinator.metrics.instruments import Metrics
+from coordinator.server import build_context
 from coordinator.settings import CoordinatorHome
 from coordinator.store.records import IssuedCertificate
-from coordinator.upload import Piece, Upload, measuring
 from wire.ballot import digest, pack
 from wire.consilium.v1 import (
     admin_pb2,
@@ -46,9 +46,9 @@ from wire.consilium.v1 import (
 )
 from wire.errors import Refusal
 from wire.extractor_file import ExtractorFile, ExtractorHeader, ExtractorKind, write_extractor
-from wire.identity import Identity, Role
+from wire.identity.identity import Identity, Role
 from wire.public_content import write_array
-from wire.task import RoundPolicy, TaskDefinition
+from wire.task.definition import RoundPolicy, TaskDefinition
 
 _ANSWERS = 3
 _SECONDS = 0.05
@@ -73,39 +73,39 @@ class Context:
 
 
 class House:
-    """The desk, and one event loop for all calls."""
+    """The service context, and one event loop for all calls."""
 
     def __init__(self, database: str = "") -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="consilium-fuzz-"))
         init(home=self._folder / "home", host=["localhost"], database=database)
         home = CoordinatorHome(self._folder / "home")
         self._runner = asyncio.Runner()
-        self.desk: Desk = self._runner.run(self._opened(home))
+        self.service: ServiceContext = self._runner.run(self._opened(home))
         self.methods = list(self._methods())
 
     def close(self) -> None:
         """Leaves nothing behind."""
-        self.desk.in_store.close()
-        self.desk.store.close()
+        self.service.in_store.close()
+        self.service.store.close()
         self._runner.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    async def _opened(self, home: CoordinatorHome) -> Desk:
-        desk = build_desk(home, home.settings(), Metrics(CollectorRegistry()))
+    async def _opened(self, home: CoordinatorHome) -> ServiceContext:
+        service = build_context(home, home.settings(), Metrics(CollectorRegistry()))
         # The silo whose calls these are.
-        now = desk.clock()
+        now = service.clock()
         certificate = IssuedCertificate("", "0" * 64, now + timedelta(days=7))
-        desk.store.members.adopt(Role.SILO, "north", "0" * 64, certificate, now)
-        return desk
+        service.store.members.adopt(Role.SILO, "north", "0" * 64, certificate, now)
+        return service
 
     def _methods(self) -> Iterator[Method]:
-        desk = self.desk
+        service = self.service
         for module, servicer, role in (
-            (rounds_pb2, RoundsServicer(desk), Role.SILO),
-            (registry_pb2, RegistryServicer(desk), Role.SILO),
-            (identity_pb2, IdentityServicer(desk), Role.SILO),
-            (enrolment_pb2, EnrolmentServicer(desk), Role.SILO),
-            (admin_pb2, AdminServicer(desk), Role.ADMIN),
+            (rounds_pb2, RoundsServicer(service), Role.SILO),
+            (registry_pb2, RegistryServicer(service), Role.SILO),
+            (identity_pb2, IdentityServicer(service), Role.SILO),
+            (enrolment_pb2, EnrolmentServicer(service), Role.SILO),
+            (admin_pb2, AdminServicer(service), Role.ADMIN),
         ):
             for service in module.DESCRIPTOR.services_by_name.values():
                 for method in service.methods:
@@ -127,7 +127,7 @@ class House:
         self._runner.run(self._serve(method, messages))
 
     async def _serve(self, method: Method, messages: Iterable[bytes]) -> None:
-        _caller.set(Identity(self.desk.settings.consortium, method.role, "north"))
+        _caller.set(Identity(self.service.settings.consortium, method.role, "north"))
         upload = Upload(_pieces(method, messages), silence=5)
         request = upload if method.client_streaming else await upload.only()
         answer = method.serve(request, Context())
@@ -188,7 +188,7 @@ def good_calls(house: House) -> dict[str, list[bytes]]:
     }
     for name, messages in calls.items():
         house.run(house.method(name), [message.SerializeToString() for message in messages])
-    held = house.desk.store.tasks.get("t")
+    held = house.service.store.tasks.get("t")
     bits = pack(np.array([0, 1, 1, 0, 1, 0, -1, 1]), held.definition.shape)
     ballot = ballot_pb2.BallotHeader(
         task="t",

@@ -28,14 +28,16 @@ from cryptography.hazmat.primitives.serialization import Encoding as Form
 from google.protobuf.message import DecodeError, Message
 from pydantic import ValidationError
 
-from coordinator.authority import Authority, key_hash
-from coordinator.consensus.decoding import ballot_weights
-from coordinator.gate import address_of
+from coordinator.api.handshake_log import refusal_in
+from coordinator.api.interceptor import address_of
+from coordinator.consensus.noise_weights import ballot_weights
+from coordinator.pki.authority import Authority
+from coordinator.pki.key_request import key_hash
 from coordinator.settings import CoordinatorSettings
-from silo_agent.audit import movement_in
-from silo_agent.audit_file import read_record
-from silo_agent.receipts import KeptReceipt
-from silo_agent.trainer.approval_record import Act, Approval, ApprovalRecord
+from silo_agent.agent.audit.file import read_record
+from silo_agent.agent.audit.receipts import RecordedReceipt
+from silo_agent.agent.audit.recorder import audit_entry
+from silo_agent.trainer.approval.record import Act, Approval, ApprovalRecord
 from silo_agent.trainer.settings import SiloSettings
 from wire.ballot import (
     BallotShape,
@@ -48,19 +50,19 @@ from wire.ballot import (
     unpack_one_hot,
     unpack_scored,
 )
-from wire.chain import Head, append
-from wire.configuration import read_yaml
 from wire.consilium.v1 import ballot_pb2, registry_pb2, task_pb2
 from wire.errors import ConfigurationError, Refusal
-from wire.grpc_log import refusal_in
-from wire.identity import Identity, Role, new_key, presented_certificate
-from wire.join_token import JoinToken
+from wire.identity.files import new_key
+from wire.identity.identity import Identity, Role, presented_certificate
+from wire.identity.join_token import JoinToken
+from wire.net.proxy import Proxy
 from wire.privacy.declaration import Declaration
-from wire.proxy import Proxy
 from wire.public_content import inspect, write_array, write_table
 from wire.receipts import Signer, Statement, verified
+from wire.runtime.chain import Head, append
+from wire.runtime.configuration import read_yaml
 from wire.schema import SetSchema
-from wire.task import TaskDefinition
+from wire.task.definition import TaskDefinition
 
 NOW = datetime(2031, 5, 6, 7, 8, 9, tzinfo=UTC)
 
@@ -301,7 +303,7 @@ def audit_record(data: bytes) -> None:
     (folder / "audit.jsonl").write_bytes(data)
     stored = read_record(folder)
     for link in stored.links:
-        movement_in(link)
+        audit_entry(link)
 
 
 def audit_head(data: bytes) -> None:
@@ -320,7 +322,7 @@ def approvals(data: bytes) -> None:
 
 def kept_receipt(data: bytes) -> None:
     """A receipt in the record."""
-    KeptReceipt.from_entry(json.loads(data))
+    RecordedReceipt.from_entry(json.loads(data))
 
 
 def _record() -> list[bytes]:
@@ -347,7 +349,7 @@ def _approval() -> list[bytes]:
 
 
 def _receipt() -> list[bytes]:
-    kept = KeptReceipt(_STATEMENT, "0" * 64, b"\x01\x02", "0" * 64)
+    kept = RecordedReceipt(_STATEMENT, "0" * 64, b"\x01\x02", "0" * 64)
     return [json.dumps(kept.entry()).encode()]
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from loopback import Consortium
 
-from coordinator.authority import Authority
+from coordinator.pki.authority import Authority
 
 
 @pytest.fixture(scope="session", autouse=True)

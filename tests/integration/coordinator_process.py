@@ -16,9 +16,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from wire.identity import IdentityFiles, Role
+from patience import PATIENCE
 
-PATIENCE_SECONDS = 120
+from wire.identity.files import IdentityFiles
+from wire.identity.identity import Role
+
 SECRETS = ("pass@word", "pass%40word", "guess")
 TASK = """
 name: trial
@@ -47,7 +49,7 @@ def consilium(*arguments: object, proxy: str = "", status: int | None = 0) -> To
         env=environment(proxy),
         capture_output=True,
         text=True,
-        timeout=PATIENCE_SECONDS,
+        timeout=PATIENCE,
     )
     told = Told(done.returncode, done.stdout, done.stderr)
     assert status is None or told.status == status, told
@@ -58,7 +60,7 @@ def consilium(*arguments: object, proxy: str = "", status: int | None = 0) -> To
 
 def command(*arguments: object) -> list[str]:
     """The command line of `consilium`."""
-    start = "from wire.cli import main; main()"
+    start = "from wire.runtime.cli import main; main()"
     return [sys.executable, "-c", start, *map(str, arguments)]
 
 
@@ -73,14 +75,14 @@ class RunningCoordinator:
     """A coordinator process, its folder, and its admin's folder, which is elsewhere."""
 
     home: Path
-    desk: Path
+    admin_home: Path
     host: str
     port: int
     enrolment_port: int
 
     def run(self, *arguments: object) -> Told:
         """An admin's command."""
-        return consilium(*arguments, "--home", self.desk)
+        return consilium(*arguments, "--home", self.admin_home)
 
     def register(self, name: str) -> str:
         """A join token."""
@@ -101,14 +103,14 @@ def running_coordinator(
     folder: Path, host: str = "localhost", listen: str = "127.0.0.1"
 ) -> Iterator[RunningCoordinator]:
     """A coordinator that silos know as `host`; its admin dials localhost in any case."""
-    home, desk = folder / "coordinator", folder / "desk"
+    home, admin_home = folder / "coordinator", folder / "admin"
     port, enrolment_port, metrics_port = free_ports(3)
-    coordinator = RunningCoordinator(home, desk, host, port, enrolment_port)
+    coordinator = RunningCoordinator(home, admin_home, host, port, enrolment_port)
     ports = ("--port", port, "--enrolment-port", enrolment_port, "--metrics-port", metrics_port)
     hosts = ("--host", host, "--host", "localhost")
     consilium("coordinator", "init", "--home", home, "--listen", listen, *hosts, *ports)
-    shutil.copytree(home / "admin", desk / "admin")
-    admin = IdentityFiles.load(desk / "admin", Role.ADMIN)
+    shutil.copytree(home / "admin", admin_home / "admin")
+    admin = IdentityFiles.load(admin_home / "admin", Role.ADMIN)
     replace(admin, coordinator_address=f"localhost:{port}").store()
     with background("coordinator", "serve", "--home", home, log=folder / "coordinator.log"):
         await_port(port)
@@ -128,7 +130,7 @@ def background(*arguments: object, log: Path, proxy: str = "") -> Iterator[None]
         finally:
             process.send_signal(signal.SIGTERM)
             try:
-                process.wait(20)
+                process.wait(PATIENCE)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
@@ -136,7 +138,7 @@ def background(*arguments: object, log: Path, proxy: str = "") -> Iterator[None]
 
 def await_port(port: int) -> None:
     """Returns once something listens."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
+    deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
             return
@@ -169,7 +171,7 @@ def write_public(path: Path, rows: int = 200) -> None:
 
 def wait_for(text: str, log: Path) -> None:
     """Returns once a process has logged `text`."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
+    deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
         if log.exists() and text in log.read_text():
             return

@@ -20,19 +20,20 @@ from typing import Any, TypeVar
 import numpy as np
 import pandas as pd
 import yaml
+from patience import LEASE
 from prometheus_client.parser import text_string_to_metric_families
 from service import Service, eventually, free_port
 
-from coordinator.cli.connection import AdminLink, admin_link
+from coordinator.cli.connection import AdminClient, admin_link
 from coordinator.cli.coordinator import init
 from coordinator.cli.public_set import add
-from silo_agent.audit import movements
-from silo_agent.home import SiloHome
-from silo_agent.traffic import Movement
+from silo_agent.agent.audit.entries import AuditEntry
+from silo_agent.agent.audit.recorder import read_entries
+from silo_agent.shared.home import SiloHome
 from wire.consilium.v1 import admin_pb2, task_pb2
-from wire.enrolment import join
-from wire.identity import IdentityFiles
-from wire.task import TaskDefinition
+from wire.identity.files import IdentityFiles
+from wire.net.enrolment import join
+from wire.task.definition import TaskDefinition
 
 T = TypeVar("T")
 
@@ -88,9 +89,9 @@ class Silo:
 
         return eventually(f"a trainer of {self.name}", probe)
 
-    def movements(self) -> list[Movement]:
+    def audit_entries(self) -> list[AuditEntry]:
         """What left it and what came."""
-        return movements(self.home.agent)
+        return read_entries(self.home.agent)
 
 
 def silo_settings(silo: Silo, model: object = None) -> dict[str, object]:
@@ -119,7 +120,7 @@ def patients(rows: int, seed: int) -> pd.DataFrame:
 class Federation:
     """A consortium with its coordinator's process and its silos' processes."""
 
-    def __init__(self, folder: Path, lease: str = "3s") -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.home = folder / "coordinator"
         self.port, self.enrolment_port, self.metrics_port = (free_port() for _ in range(3))
@@ -130,7 +131,7 @@ class Federation:
             port=self.port,
             enrolment_port=self.enrolment_port,
             metrics_port=self.metrics_port,
-            lease=lease,
+            lease=LEASE,
         )
         self.coordinator = Service(
             ["coordinator", "serve", "--home", str(self.home)], folder / "coordinator.log", {}
@@ -146,7 +147,7 @@ class Federation:
             lambda: len(self.coordinator.events("coordinator_ready")) > before,
         )
 
-    def admin(self, call: Callable[[AdminLink], Awaitable[T]]) -> T:
+    def admin(self, call: Callable[[AdminClient], Awaitable[T]]) -> T:
         """What an admin's call answers."""
 
         async def connected() -> T:
@@ -278,9 +279,9 @@ def _connected_again(silo: Silo, times: int) -> bool:
 
 
 @contextmanager
-def federation(folder: Path, lease: str = "3s") -> Iterator[Federation]:
+def federation(folder: Path) -> Iterator[Federation]:
     """A federation whose coordinator serves and has published `wards`; all of it ends with the block."""
-    made = Federation(folder, lease)
+    made = Federation(folder)
     try:
         made.serve()
         made.publish()

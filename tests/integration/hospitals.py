@@ -20,31 +20,33 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import grpc
+from patience import LEASE, PATIENCE
 
-from coordinator.cli.connection import AdminLink, admin_link
+from coordinator.api.translation import duration
+from coordinator.cli.connection import AdminClient, admin_link
 from coordinator.settings import CoordinatorHome
 from coordinator.store import Store
-from coordinator.translation import duration
 from wire.ballot import BallotShape, Encoding, pack
 from wire.consilium.v1 import admin_pb2, trainer_pb2, trainer_pb2_grpc
-from wire.enrolment import join
-from wire.identity import IdentityFiles, Role
-from wire.task import TaskDefinition
+from wire.identity.files import IdentityFiles
+from wire.identity.identity import Role
+from wire.net.enrolment import join
+from wire.task.definition import TaskDefinition
 
-PATIENCE_SECONDS = 90.0
 TASK = "flu"
+_SHIFTED_CLOCK = Path(__file__).with_name("shifted_clock")
 ROWS = 24
 T = TypeVar("T")
 
 
 def consilium(*arguments: object) -> list[str]:
     """A command line of `consilium`."""
-    return [sys.executable, "-c", "from wire.cli import main; main()", *map(str, arguments)]
+    return [sys.executable, "-c", "from wire.runtime.cli import main; main()", *map(str, arguments)]
 
 
 def until(condition: Callable[[], T], what: str) -> T:
     """What `condition` gives as soon as it is something."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
+    deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
         if found := condition():
             return found
@@ -119,6 +121,8 @@ class Federation:
 
     folder: Path
     options: tuple[object, ...] = ()
+    clock: Path | None = None
+    """File with the seconds that every process adds to the time; see `shifted_clock`."""
     hospitals: dict[str, Hospital] = field(default_factory=dict)
     _stack: ExitStack = field(default_factory=ExitStack)
 
@@ -129,7 +133,7 @@ class Federation:
         flags = ("--port", "--enrolment-port", "--metrics-port")
         self.run(
             *("coordinator", "init", "--host", "localhost", "--listen", "127.0.0.1"),
-            *("--lease", "3s", *self.options),
+            *("--lease", LEASE, *self.options),
             *(part for pair in zip(flags, ports, strict=True) for part in pair),
         )
         try:
@@ -149,11 +153,13 @@ class Federation:
     def run(self, *arguments: object, status: int = 0) -> str:
         """A command of the admin or the operator; what it printed."""
         command = consilium(*arguments, "--home", self.home.root)
-        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=PATIENCE, env=self._environment()
+        )
         assert done.returncode == status, done.stdout + done.stderr
         return done.stdout + done.stderr
 
-    def administer(self, act: Callable[[AdminLink], Awaitable[T]]) -> T:
+    def administer(self, act: Callable[[AdminClient], Awaitable[T]]) -> T:
         """Something an admin does, as commands do it."""
 
         async def call() -> T:
@@ -200,8 +206,8 @@ class Federation:
                 "silos": sorted(self.hospitals),
                 "rounds": {
                     "max_rounds": 1000,
-                    "deadline": "60s",
-                    "grace": "30s",
+                    "deadline": "10h",
+                    "grace": "10h",
                     "quorum": len(self.hospitals),
                     "stop_patience": 0,
                 },
@@ -238,7 +244,7 @@ class Federation:
     def holders(self, role: Role) -> dict[str, set[str]]:
         """Fingerprints of the certificates that are good, by the member's name."""
         found: dict[str, set[str]] = {}
-        for held in self.store.holdings.certificates(datetime.now(UTC)):
+        for held in self.store.outstanding.certificates(datetime.now(UTC)):
             if held.role is role:
                 found.setdefault(held.name, set()).add(held.fingerprint)
         return found
@@ -246,18 +252,27 @@ class Federation:
     def _start(self, *arguments: object, log: Path | None = None) -> subprocess.Popen[bytes]:
         log = log or self.folder / "coordinator.log"
         written = self._stack.enter_context(log.open("wb"))
-        environment = {name: value for name, value in os.environ.items() if "proxy" not in name}
         process = subprocess.Popen(
-            consilium(*arguments), stdout=written, stderr=written, env=environment
+            consilium(*arguments), stdout=written, stderr=written, env=self._environment()
         )
         self._stack.callback(_end, process)
         return process
+
+    def _environment(self) -> dict[str, str]:
+        environment = {name: value for name, value in os.environ.items() if "proxy" not in name}
+        if self.clock is not None:
+            path = [str(_SHIFTED_CLOCK), *filter(None, [environment.get("PYTHONPATH")])]
+            environment |= {
+                "CONSILIUM_TEST_CLOCK": str(self.clock),
+                "PYTHONPATH": os.pathsep.join(path),
+            }
+        return environment
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
     process.send_signal(signal.SIGTERM)
     try:
-        process.wait(15)
+        process.wait(PATIENCE)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()

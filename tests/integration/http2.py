@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import NamedTuple
 
-from wire.identity import IdentityFiles
+from wire.identity.files import IdentityFiles
 
 DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = (
     *(0, 1, 3, 4, 6, 7, 8, 9),

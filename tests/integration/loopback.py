@@ -1,4 +1,4 @@
-"""A consortium on loopback: an authority, real gRPC servers behind the gate, and identities to call them with."""
+"""A consortium on loopback: an authority, real gRPC servers behind the admission interceptor, and identities to call them with."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ import grpc.aio
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.serialization import Encoding
+from patience import PATIENCE
 
-from coordinator.authority import Authority, IssuedKey
-from coordinator.gate import SERVICE_TABLE, Admitted, Gate
-from wire.channels import server_options
+from coordinator.api.interceptor import SERVICE_TABLE, AdmissionInterceptor, Admitted
+from coordinator.pki.authority import Authority, IssuedKey
 from wire.consilium.v1 import rounds_pb2, rounds_pb2_grpc
-from wire.identity import Identity, IdentityFiles, Role, key_pem, new_key
+from wire.identity.files import IdentityFiles, key_pem, new_key
+from wire.identity.identity import Identity, Role
+from wire.net.channels import server_options
 
 DAY = timedelta(days=1)
 
@@ -72,10 +74,10 @@ class Consortium:
         table: dict[str, Admitted] | None = None,
         server: IssuedKey | None = None,
         clients: bytes | None = b"",
-        gate: Gate | None = None,
+        gate: AdmissionInterceptor | None = None,
     ) -> AsyncIterator[str]:
-        """A server behind the gate; yields its address. `clients=None` asks for no certificates."""
-        gate = gate or Gate(
+        """A server behind the admission interceptor; yields its address. `clients=None` asks for no certificates."""
+        gate = gate or AdmissionInterceptor(
             table or SERVICE_TABLE, self.admit, lambda *refusal: self.refused.append(refusal)
         )
         issued = server or self.authority.issue_server(["localhost"], DAY, self.now)
@@ -122,4 +124,4 @@ class Heart(rounds_pb2_grpc.RoundsServiceServicer):
 
 async def beat(channel: grpc.aio.Channel) -> rounds_pb2.HeartbeatResponse:
     stub = rounds_pb2_grpc.RoundsServiceStub(channel)
-    return await stub.Heartbeat(rounds_pb2.HeartbeatRequest(), timeout=20)
+    return await stub.Heartbeat(rounds_pb2.HeartbeatRequest(), timeout=PATIENCE)

@@ -17,23 +17,22 @@ from typing import Any, TypeVar
 
 import numpy as np
 import yaml
+from patience import LEASE, PATIENCE
 from prometheus_client.parser import text_string_to_metric_families
 from service import eventually, free_port
 
-from coordinator.cli.connection import AdminLink, admin_link
-from silo_agent.coordinator_link import CoordinatorLink
+from coordinator.cli.connection import AdminClient, admin_link
+from silo_agent.agent.coordinator_client import CoordinatorClient
 from wire.ballot import digest, pack
 from wire.consilium.v1 import admin_pb2, ballot_pb2, task_pb2
-from wire.crash_points import VARIABLE
-from wire.enrolment import join
 from wire.errors import ConsiliumError
-from wire.identity import IdentityFiles
-from wire.task import TaskDefinition
+from wire.identity.files import IdentityFiles
+from wire.net.enrolment import join
+from wire.runtime.crash_points import VARIABLE
+from wire.task.definition import TaskDefinition
 
 T = TypeVar("T")
 
-PATIENCE = 90.0
-"""Seconds after which something that should happen counts as never happening; no test needs them."""
 ROWS = 61
 LABELS = ("ill", "unclear", "well")
 _SHARED = ("authority", "server", "public-sets")
@@ -113,7 +112,7 @@ class Replica(Process):
 
         eventually(f"{self.home.name} serves", ready)
 
-    async def admin(self, call: Callable[[AdminLink], Awaitable[T]]) -> T:
+    async def admin(self, call: Callable[[AdminClient], Awaitable[T]]) -> T:
         """What an admin's call to this replica answers."""
         async with admin_link(self.home) as link:
             return await call(link)
@@ -132,7 +131,7 @@ def first_replica(folder: Path, database: str) -> Replica:
     home = folder / "replica-1"
     flags = ("--port", "--enrolment-port", "--metrics-port")
     consilium(
-        *("coordinator", "init", "--home", home, "--database", database, "--lease", "5s"),
+        *("coordinator", "init", "--home", home, "--database", database, "--lease", LEASE),
         *("--host", "localhost", "--listen", "127.0.0.1"),
         *(part for pair in zip(flags, ports, strict=True) for part in pair),
     )
@@ -214,7 +213,7 @@ class Voter:
 
     def __init__(self, name: str, identity: IdentityFiles) -> None:
         self.name = name
-        self.link = CoordinatorLink(identity)
+        self.link = CoordinatorClient(identity)
         self.state = task_pb2.TaskState()
         self.heard: dict[int, str] = {}
         """Digest of every consensus it was told of, by round."""
@@ -310,4 +309,4 @@ def free_ports(count: int) -> list[int]:
 
 
 def _command(*arguments: object) -> list[str]:
-    return [sys.executable, "-c", "from wire.cli import main; main()", *map(str, arguments)]
+    return [sys.executable, "-c", "from wire.runtime.cli import main; main()", *map(str, arguments)]

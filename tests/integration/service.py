@@ -15,10 +15,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
+from patience import PATIENCE
+
 T = TypeVar("T")
 
-PATIENCE = 120.0
-"""Seconds after which something that should happen counts as never happening; no test needs them."""
 
 # Ports below the range the kernel hands out, so that no outgoing connection takes one in between.
 _PORTS = range(20_000, 30_000)

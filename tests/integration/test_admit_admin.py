@@ -14,8 +14,9 @@ import yaml
 from coordinator_process import Told, await_port, background, consilium, free_ports
 
 from coordinator.settings import CoordinatorHome
-from wire.account import person
-from wire.identity import IdentityFiles, Role
+from wire.identity.account import os_account
+from wire.identity.files import IdentityFiles
+from wire.identity.identity import Role
 
 
 @pytest.fixture
@@ -83,7 +84,7 @@ def test_an_expired_admin_is_told_the_way_back_and_takes_it_while_the_coordinato
         entries = run(home, "audit", "list", "--json").json()["entries"]
         admitted = [one for one in entries if one["act"] == "admin_admitted"]
         assert [(one["actor"], one["subject"]) for one in admitted] == [
-            (f"host/{person()}", "admin/admin")
+            (f"host/{os_account()}", "admin/admin")
         ] * 2
 
 

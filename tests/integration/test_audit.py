@@ -21,16 +21,16 @@ from typing import Any
 import numpy as np
 import pytest
 from coordinator_process import await_port, command, consilium, environment, free_ports
+from patience import PATIENCE
 from service import eventually
 
-from silo_agent.home import SiloHome
+from silo_agent.shared.home import SiloHome
 from wire.ballot import BallotShape, Encoding, unpack
 
 LABELS = ("zzmalignantzz", "zzbenignzz")
 ROWS = 211
 ROUNDS = 2
 SILOS = ("north", "south")
-PATIENCE_SECONDS = 90.0
 
 
 @dataclass
@@ -83,7 +83,7 @@ class Federation:
             process.send_signal(signal.SIGTERM)
         for process in self.running.values():
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(20)
+                process.wait(PATIENCE)
             process.kill()
             process.wait()
         for log in sorted(self.folder.glob("*.log")):
@@ -156,7 +156,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
         made.run_silo("north", crash_at="ballot-answered")
         made.run_silo("south")
         made.admin("task", "start", "tumour")
-        assert made.running["north"].wait(PATIENCE_SECONDS) == -signal.SIGKILL
+        assert made.running["north"].wait(PATIENCE) == -signal.SIGKILL
         made.run_silo("north")
         for silo in SILOS:
             made.until_told(silo, "task_finished")
@@ -180,7 +180,7 @@ class TestBothRecords:
             report = finished.silo_report(silo)
             assert report["ballots"] == report["proven"] == ROUNDS
             assert report["without_receipt"] == report["unproven"] == []
-        assert "receipt_claimed" in (finished.folder / "north.log").read_text()
+        assert "receipt_recovered" in (finished.folder / "north.log").read_text()
 
     def test_agree_on_what_left_and_what_was_published(self, finished: Federation) -> None:
         entries = finished.admin("audit", "list", "--last", "500", "--json").json()["entries"]

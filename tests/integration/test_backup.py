@@ -15,8 +15,8 @@ import pytest
 from federation import Federation, Silo, digests, federation
 from pages import Block, Reader, read
 
-from silo_agent.privacy.ledger import Ledger
-from silo_agent.traffic import Direction, Kind
+from silo_agent.agent.audit.entries import Direction, Kind
+from silo_agent.trainer.privacy.ledger.ledger import Ledger
 
 sys.path.append(str(Path(__file__).parents[1] / "unit"))
 from ledger_scenes import NO_LIMIT, ballot, opened
@@ -32,7 +32,7 @@ def pages(who: str) -> list[Block]:
 def votes(silo: Silo) -> dict[int, set[str]]:
     """The digests of all ballots that left a silo, by round."""
     left: dict[int, set[str]] = {}
-    for one in silo.movements():
+    for one in silo.audit_entries():
         if (one.direction, one.kind) == (Direction.OUT, Kind.BALLOT):
             left.setdefault(one.round, set()).add(one.digest)
     return left
@@ -99,7 +99,7 @@ def test_a_coordinator_restored_from_the_middle_of_a_task_ends_it_as_it_had(tmp_
             assert all(len(found) == 1 for found in votes(silo).values()), "never another ballot"
             assert paid(silo) == [1, 2, 3, 4], "and none is paid for twice"
         south = again.silos[1]
-        forgotten = [event["round"] for event in south.agent.events("ballot_forgotten")]
+        forgotten = [event["round"] for event in south.agent.events("ballot_lost_by_coordinator")]
         assert forgotten[0] == 1, "the round that was open in the backup"
         again.admin.paste("consilium audit verify")
 

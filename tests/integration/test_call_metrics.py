@@ -13,11 +13,11 @@ from loopback import Consortium, Heart
 from prometheus_client import CollectorRegistry
 from service import eventually
 
-from coordinator.gate import SERVICE_TABLE, Gate
-from coordinator.metrics_calls import CallMetrics
-from wire.channels import secure_channel
+from coordinator.api.interceptor import SERVICE_TABLE, AdmissionInterceptor
+from coordinator.metrics.calls import CallMetrics
 from wire.consilium.v1 import rounds_pb2, rounds_pb2_grpc
-from wire.identity import Role
+from wire.identity.identity import Role
+from wire.net.channels import secure_channel
 
 
 class Pulse(Heart):
@@ -43,11 +43,11 @@ def counted(
 ) -> CollectorRegistry:
     """What was counted when someone in `role` had made a call."""
     registry = CollectorRegistry()
-    gate = Gate(
+    gate = AdmissionInterceptor(
         SERVICE_TABLE,
         consortium.admit,
         lambda *_: None,
-        answering=CallMetrics(registry).answering,
+        answering=CallMetrics(registry).measure,
     )
     identity = consortium.member(role, "north")
 

@@ -17,10 +17,11 @@ from typing import Any
 import pytest
 import typer
 from federation import Federation, federation, patients
+from patience import PATIENCE
 from service import free_port
 
 from wire import __version__
-from wire.cli import application, main
+from wire.runtime.cli import application, main
 
 COMMAND = Path(sys.executable).with_name("consilium")
 TASK = "name: {name}\npublic_set: wards\nlabels: [benign, malignant]\nrounds: {{quorum: 1}}\n"
@@ -77,7 +78,11 @@ def consilium(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Consilium:
 def process(*arguments: object) -> Outcome:
     """Runs a command that serves, or should, in a process of its own."""
     ended = subprocess.run(
-        [COMMAND, *map(str, arguments)], capture_output=True, text=True, timeout=60, check=False
+        [COMMAND, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
     )
     return Outcome(ended.returncode, ended.stdout, ended.stderr)
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from federation import LABELS, ROWS, federation
 
-from silo_agent.coordinator_link import CoordinatorLink
+from silo_agent.agent.coordinator_client import CoordinatorClient
 from wire.ballot import BallotShape, Encoding, digest, pack
 from wire.consilium.v1 import ballot_pb2
 from wire.errors import CONSENSUS_UNKNOWN, RECEIPT_UNKNOWN, Refusal
-from wire.identity import IdentityFiles
+from wire.identity.files import IdentityFiles
 
 BALLOT = pack(np.zeros(ROWS, dtype=np.int64), BallotShape(ROWS, len(LABELS), Encoding.INDEX))
 
@@ -32,7 +32,7 @@ def test_a_receipt_is_for_the_silo_that_voted(tmp_path: Path) -> None:
         )
 
         async def ask(files: IdentityFiles, *, first_vote: bool) -> ballot_pb2.Receipt:
-            link = CoordinatorLink(files)
+            link = CoordinatorClient(files)
             try:
                 if first_vote:
                     await link.cast(header, BALLOT)
@@ -64,7 +64,7 @@ def test_a_consensus_is_for_the_silos_that_take_part(tmp_path: Path) -> None:
         )
 
         async def fetch(files: IdentityFiles, *, first_vote: bool) -> bytes:
-            link = CoordinatorLink(files)
+            link = CoordinatorClient(files)
             try:
                 if first_vote:
                     await link.cast(header, BALLOT)

@@ -14,10 +14,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from patience import PATIENCE
 
 CONSILIUM = Path(sys.executable).with_name("consilium")
 # A bound on being stuck, not on being slow: a busy machine with one core stays far below it.
-STUCK_SECONDS = 120.0
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def processes_of(scratch: Path) -> list[str]:
 
 
 def gone(scratch: Path) -> bool:
-    deadline = time.monotonic() + STUCK_SECONDS
+    deadline = time.monotonic() + PATIENCE
     while processes_of(scratch) and time.monotonic() < deadline:
         time.sleep(0.1)
     return not processes_of(scratch)
@@ -105,7 +105,7 @@ def test_a_stopped_demo_leaves_nothing_behind(
         assert any(moment in line for line in lines), f"{moment} was never said"
         demo.send_signal(number)
         rest = lines.read()
-    assert demo.wait(STUCK_SECONDS) == 128 + number, rest
+    assert demo.wait(PATIENCE) == 128 + number, rest
     assert "Traceback" not in rest
     assert not processes_of(scratch)
     assert not list(scratch.iterdir())
@@ -118,7 +118,7 @@ def test_even_kill_9_leaves_no_process_behind(scratch: Path) -> None:
         assert any("agent and trainer 1/5" in line for line in lines)
         assert processes_of(scratch)
         demo.kill()
-        demo.wait(STUCK_SECONDS)
+        demo.wait(PATIENCE)
         assert gone(scratch), processes_of(scratch)
 
 

@@ -28,20 +28,21 @@ from cryptography.x509.oid import NameOID
 from loopback import DAY, Consortium
 from proxy import RunningProxy, running_proxy
 
-from coordinator.authority import Authority, IssuedKey
-from silo_agent.doctor import Surroundings, examine
-from silo_agent.findings import Finding, Status
-from silo_agent.home import SiloHome
-from wire.identity import Role, key_pem, new_key
-from wire.join_token import JoinToken
-from wire.proxy import Proxy
+from coordinator.pki.authority import Authority, IssuedKey
+from silo_agent.agent.doctor.doctor import DoctorInputs, run_checks
+from silo_agent.shared.findings import Finding, Status
+from silo_agent.shared.home import SiloHome
+from wire.identity.files import key_pem, new_key
+from wire.identity.identity import Role
+from wire.identity.join_token import JoinToken
+from wire.net.proxy import Proxy
 
 GATEWAY = "Hospital Web Gateway CA"
 
 
-def found(around: Surroundings) -> dict[str, Finding]:
+def found(around: DoctorInputs) -> dict[str, Finding]:
     """The network side's findings by name."""
-    return {finding.name: finding for finding in examine(around)}
+    return {finding.name: finding for finding in run_checks(around)}
 
 
 def statuses(findings: dict[str, Finding]) -> dict[str, str]:
@@ -57,13 +58,13 @@ def skipped_after(findings: dict[str, Finding], name: str) -> set[str]:
     }
 
 
-def silo_of(consortium: Consortium, address: str, issued: IssuedKey | None = None) -> Surroundings:
+def silo_of(consortium: Consortium, address: str, issued: IssuedKey | None = None) -> DoctorInputs:
     """A hospital that joined `consortium` and was told to dial `address`."""
     home = SiloHome(consortium.folder / "silo")
     issued = issued or consortium.issue(Role.SILO, "north")
     files = consortium.files(issued, "north")
     dataclasses.replace(files, folder=home.identity, coordinator_address=address).store()
-    return Surroundings(
+    return DoctorInputs(
         home, with_private_side=False, environment={}, clock=lambda: consortium.now, timeout=2.0
     )
 
@@ -205,7 +206,7 @@ class TestTheWayThere:
 class TestBeforeJoining:
     def test_nothing_is_known_without_a_token(self, tmp_path: Path) -> None:
         home = SiloHome(tmp_path / "silo")
-        findings = found(Surroundings(home, with_private_side=False, environment={}))
+        findings = found(DoctorInputs(home, with_private_side=False, environment={}))
         assert findings["identity"].status is Status.FAILED
         assert "has not joined yet" in findings["identity"].sentence
         assert "--token" in findings["identity"].next_step
@@ -239,7 +240,7 @@ class TestBeforeJoining:
                 consortium.now + DAY,
                 consortium.authority.certificate,
             )
-            around = Surroundings(
+            around = DoctorInputs(
                 SiloHome(tmp_path / "silo"),
                 token=token,
                 environment={},
@@ -259,7 +260,7 @@ class TestBeforeJoining:
             consortium.now - DAY,
             consortium.authority.certificate,
         )
-        findings = found(Surroundings(SiloHome(tmp_path), token=token, environment={}))
+        findings = found(DoctorInputs(SiloHome(tmp_path), token=token, environment={}))
         assert statuses(findings)["join token"] == "failed"
         assert statuses(findings)["DNS"] == "failed"
 
@@ -280,8 +281,8 @@ def north(live: RunningCoordinator, tmp_path_factory: pytest.TempPathFactory) ->
     return home
 
 
-def around(home: Path, **more: object) -> Surroundings:
-    plain = Surroundings(SiloHome(home), with_private_side=False, environment={})
+def around(home: Path, **more: object) -> DoctorInputs:
+    plain = DoctorInputs(SiloHome(home), with_private_side=False, environment={})
     return dataclasses.replace(plain, **more)
 
 

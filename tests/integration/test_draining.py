@@ -15,14 +15,14 @@ from service import Service, alive, eventually, free_port
 
 from coordinator.cli.coordinator import init
 from coordinator.probe import WHO as COORDINATOR
-from silo_agent.privacy.ledger import Ledger
-from silo_agent.privacy.release import Kind
-from silo_agent.probe import CONNECTED
-from silo_agent.probe import WHO as AGENT
+from silo_agent.shared.probe import COMPONENT as AGENT
+from silo_agent.shared.probe import CONNECTED
+from silo_agent.trainer.privacy.ledger.ledger import Ledger
+from silo_agent.trainer.privacy.ledger.release import Kind
 from wire.consilium.v1 import rounds_pb2
-from wire.health import ask, socket_of
+from wire.runtime.health import health_socket, query_health
 
-LONG = "100"
+LONG = "1000"
 """Seconds to drain that no test waits for: what ends within them has ended by itself."""
 XOR = {"mechanism": {"name": "xor", "paid_rounds": 2}, "epsilon": 8.0}
 
@@ -192,20 +192,20 @@ def test_a_coordinator_that_stops_sends_everyone_away_and_they_come_back(
     silo.close_gate()
     process(silo, services, "trainer", LONG)
     relay = process(silo, services, "relay", LONG)
-    coordinator, agent = socket_of(live.home, COORDINATOR), socket_of(silo.home.root, AGENT)
+    coordinator, agent = health_socket(live.home, COORDINATOR), health_socket(silo.home.root, AGENT)
     relay.until("connected")
     start(live, silo, rounds=1)
     until_training(silo, fits=1)
     states = [(coordinator, ""), (agent, ""), (agent, CONNECTED), (silo.home.socket, "")]
-    assert [ask(*state) for state in states] == [True, True, True, True]
+    eventually("all are well", lambda: [query_health(*state) for state in states] == [True] * 4)
 
     assert live.coordinator.stop() == 0
     assert not live.coordinator.events("stopped_unfinished"), "a stream held it up"
     relay.until("disconnected")
-    eventually("the agent knows", lambda: ask(agent, CONNECTED) is False)
-    assert [ask(*state) for state in states] == [None, True, False, True]
+    eventually("the agent knows", lambda: query_health(agent, CONNECTED) is False)
+    assert [query_health(*state) for state in states] == [None, True, False, True]
     live.serve()
-    eventually("it is back", lambda: ask(agent, CONNECTED))
+    eventually("it is back", lambda: query_health(agent, CONNECTED))
     silo.open_gate()
     live.until_finished("west")
     assert "being stopped or started again" in relay.events("disconnected")[0]["sentence"]
@@ -231,10 +231,10 @@ def test_a_coordinator_without_its_database_is_alive_and_knows_how_to_end(
     coordinator = Service(arguments, tmp_path / "coordinator.log", {})
     services.append(coordinator)
     coordinator.start()
-    coordinator.until("news_connected")
+    coordinator.until("change_listen_connected")
     own_postgres.stop()
     # The second time there is nobody any more to connect to.
-    eventually("an outage", lambda: len(coordinator.events("news_interrupted")) > 1)
-    assert ask(socket_of(home, COORDINATOR)) is True
+    eventually("an outage", lambda: len(coordinator.events("change_listen_interrupted")) > 1)
+    assert query_health(health_socket(home, COORDINATOR)) is True
     assert coordinator.stop() == 0
     assert not coordinator.events("stopped_unfinished")

@@ -13,17 +13,17 @@ import pytest
 from federation import LABELS, PRIVATE_ROWS, ROWS, Federation, Silo, federation, patients
 from service import eventually
 
-from silo_agent.models.protocol import IterativeLearner
-from silo_agent.privacy.ledger import Ledger
-from silo_agent.traffic import Direction, Kind
-from silo_agent.trainer.fedct import round_seed
-from silo_agent.trainer.session import Office, open_session
+from silo_agent.agent.audit.entries import Direction, Kind
+from silo_agent.trainer.methods.co_training import round_seed
+from silo_agent.trainer.models.protocol import IterativeLearner
+from silo_agent.trainer.privacy.ledger.ledger import Ledger
+from silo_agent.trainer.session import SiloContext, open_session
 from silo_agent.trainer.settings import read_settings
 from silo_agent.trainer.task_folder import find_task
 from wire.ballot import BallotShape, Encoding, digest, pack, unpack
 from wire.privacy.randomness import SecureBits
 from wire.public_content import inspect
-from wire.task import TaskDefinition
+from wire.task.definition import TaskDefinition
 
 NAMES = ("north", "south", "west")
 
@@ -58,7 +58,7 @@ def test_a_task_runs_to_its_end_and_every_vote_is_counted_once(live: Federation)
     assert live.counted("consilium_rounds_closed_total", **closed) == 3
     for name, silo in live.silos.items():
         silo.agent.until("task_finished", task="everyday")
-        moves = [move for move in silo.movements() if move.task == "everyday"]
+        moves = [move for move in silo.audit_entries() if move.task == "everyday"]
         sent = [move for move in moves if move.direction is Direction.OUT]
         assert {move.kind for move in sent} == {Kind.BALLOT}, "only ballots leave"
         assert {(move.round, name): move.digest for move in sent} == {
@@ -140,10 +140,10 @@ def ballots_of_one_network(silo: Silo, task: str, consensuses: list[bytes]) -> l
     settings = read_settings(silo.home.settings_file)
     scratch = silo.home.root / "scratch"
     ledger = Ledger(scratch / "ledger.db", scratch / "witness.json", lambda: datetime.now(UTC))
-    office = Office(settings, silo.home.root, scratch, ledger, SecureBits())
-    session, _ = open_session(definition, schema, public, office)
+    silo_context = SiloContext(settings, silo.home.root, scratch, ledger, SecureBits())
+    session, _ = open_session(definition, schema, public, silo_context)
     assert session is not None
-    training, shape = session.learning.training, session.shape
+    training, shape = session.learner.training, session.shape
     network = training.build(training.seed)
     assert isinstance(network, IterativeLearner)
     cast = []

@@ -18,17 +18,17 @@ from typing import Any, TypeVar
 import numpy as np
 import pandas as pd
 import pytest
+from patience import LEASE, PATIENCE
 from service import eventually
 
-from coordinator.cli.connection import AdminLink, admin_link
+from coordinator.cli.connection import AdminClient, admin_link
 from coordinator.cli.silo import silo_row
-from coordinator.public_sets import convert
-from silo_agent.audit import movements
-from silo_agent.home import SiloHome
-from silo_agent.traffic import Direction, Kind
-from silo_agent.trainer.approval_view import seen
-from silo_agent.trainer_link import TrainerLink
-from wire.account import person
+from coordinator.public_sets.convert import convert
+from silo_agent.agent.audit.entries import Direction, Kind
+from silo_agent.agent.audit.recorder import read_entries
+from silo_agent.agent.trainer_client import TrainerClient
+from silo_agent.shared.home import SiloHome
+from silo_agent.trainer.approval.view import seen
 from wire.consilium.v1 import admin_pb2, registry_pb2, task_pb2, trainer_pb2
 from wire.errors import (
     APPROVAL_NEEDED,
@@ -39,12 +39,12 @@ from wire.errors import (
     Fault,
     Refusal,
 )
-from wire.files import digest_of
-from wire.task import TaskDefinition
+from wire.identity.account import os_account
+from wire.runtime.files import digest_of
+from wire.task.definition import TaskDefinition
 
 CONSILIUM = Path(sys.executable).with_name("consilium")
 T = TypeVar("T")
-PATIENCE = 60.0
 # A program of its own, not `preexec_fn`: Python code between fork and exec hangs where gRPC has threads.
 DIE_WITH_PARENT = (
     "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); os.execv(sys.argv[1], sys.argv[1:])"
@@ -139,11 +139,11 @@ def learners(home: SiloHome) -> list[Path]:
 
 
 def agreed_to(home: SiloHome) -> list[str]:
-    return [m.task for m in movements(home.agent) if m.kind is Kind.APPROVAL]
+    return [m.task for m in read_entries(home.agent) if m.kind is Kind.APPROVAL]
 
 
 def sent(home: SiloHome) -> list[tuple[str, int]]:
-    return [(m.task, m.round) for m in movements(home.agent) if m.direction is Direction.OUT]
+    return [(m.task, m.round) for m in read_entries(home.agent) if m.direction is Direction.OUT]
 
 
 # -- a whole federation -------------------------------------------------------------------------------
@@ -163,7 +163,7 @@ def coordinator(folder: Path) -> Iterator[Path]:
     home = folder / "coordinator"
     port, enrolment, metrics = free_ports(3)
     arguments = ["--port", port, "--enrolment-port", enrolment, "--metrics-port", metrics]
-    listen = ["--listen", "127.0.0.1", "--lease", "2s"]
+    listen = ["--listen", "127.0.0.1", "--lease", LEASE]
     consilium("coordinator", "init", "--home", home, *arguments, *listen)
     log = folder / "coordinator.log"
     with running(log, "coordinator", "serve", "--home", home):
@@ -185,7 +185,7 @@ def start_task(home: Path, name: str, rounds: int) -> None:
     consilium("task", "create", "-f", path, "--start", "--home", home)
 
 
-def ask(home: Path, call: Callable[[AdminLink], Awaitable[T]]) -> T:
+def ask(home: Path, call: Callable[[AdminClient], Awaitable[T]]) -> T:
     """What an admin's call answers; a process for every probe would be slow."""
 
     async def connected() -> T:
@@ -206,8 +206,8 @@ def doing(home: Path) -> dict[str, str]:
     return {silo.name: str(silo_row(silo)["doing"]) for silo in found}
 
 
-def standing(home: SiloHome) -> dict[str, str]:
-    return {task.definition.name: str(task.decision.standing) for task in seen(home)}
+def state_of(home: SiloHome) -> dict[str, str]:
+    return {task.definition.name: str(task.decision.state) for task in seen(home)}
 
 
 def test_a_hospital_votes_only_in_what_it_approved_and_the_others_go_on(tmp_path: Path) -> None:
@@ -236,7 +236,7 @@ def test_a_hospital_votes_only_in_what_it_approved_and_the_others_go_on(tmp_path
             start_task(admin, "long", rounds=3)
             eventually("the vote of open", lambda: ("long", 1) in sent(silos["open"]))
             eventually(
-                "the question", lambda: standing(careful) == {"long": "waiting for approval"}
+                "the question", lambda: state_of(careful) == {"long": "waiting for approval"}
             )
             eventually(
                 "the admin sees who holds up the task",
@@ -268,7 +268,7 @@ def test_a_hospital_votes_only_in_what_it_approved_and_the_others_go_on(tmp_path
 
             consilium("agent", "approve", "long", "--yes", "--home", careful.root)
             (task,) = listed("agent", "tasks", "--home", careful.root)["tasks"]
-            assert (task["standing"], task["by"]) == ("approved", person())
+            assert (task["state"], task["by"]) == ("approved", os_account())
             eventually("the end of long", lambda: finished(admin, "long"))
             assert sent(careful)[0] == ("long", 1)
             assert [number for _, number in sent(careful)] == [1, 2, 3]
@@ -280,7 +280,7 @@ def test_a_hospital_votes_only_in_what_it_approved_and_the_others_go_on(tmp_path
             assert {task for task, _ in sent(careful)} == {"long"}
             eventually(
                 "the question",
-                lambda: standing(careful) == {"long": "approved", "short": "waiting for approval"},
+                lambda: state_of(careful) == {"long": "approved", "short": "waiting for approval"},
             )
             assert len(ballots(careful)) == 3
             assert {name: agreed_to(silo) for name, silo in silos.items()} == {
@@ -312,7 +312,7 @@ def asked_for(public: registry_pb2.PublicSet, rounds: int = 3) -> TaskDefinition
 def compromise(
     home: SiloHome,
     public: tuple[Path, registry_pb2.PublicSet],
-    attack: Callable[[TrainerLink], Awaitable[None]],
+    attack: Callable[[TrainerClient], Awaitable[None]],
 ) -> None:
     """Runs the hospital's trainer, and `attack` on its socket."""
     home.public_sets.mkdir(parents=True)
@@ -320,7 +320,7 @@ def compromise(
     log = home.root / "trainer.log"
 
     async def scenario() -> None:
-        link = TrainerLink(home.socket)
+        link = TrainerClient(home.socket)
         await asyncio.wait_for(link.wait_ready(), PATIENCE)
         await attack(link)
         await link.close()
@@ -348,7 +348,7 @@ def test_a_compromised_agent_gets_no_ballot_before_a_person_has_approved(
     task, longer = asked_for(public), asked_for(public, rounds=4)
     final = trainer_pb2.ConsensusLabels(round=3, data=bytes(task.shape.as_index().size_bytes))
 
-    async def attack(link: TrainerLink) -> None:
+    async def attack(link: TrainerClient) -> None:
         await refuses(link.vote(task.digest, 1, None, 0), NOT_PREPARED)
         await refuses(link.prepare(task.to_proto(), public, "north"), APPROVAL_NEEDED)
         await refuses(link.vote(task.digest, 1, None, 0), NOT_PREPARED)
@@ -389,7 +389,7 @@ def test_a_compromised_agent_cannot_talk_the_policy_into_another_public_set(
     home = furnish(tmp_path / "silo", policy)
     task = asked_for(public_set[1])
 
-    async def attack(link: TrainerLink) -> None:
+    async def attack(link: TrainerClient) -> None:
         refusal = await refuses(
             link.prepare(task.to_proto(), public_set[1], "north"), APPROVAL_REFUSED_BY_POLICY
         )
@@ -417,7 +417,7 @@ def test_a_ballot_stays_here_if_approval_is_withdrawn_while_it_is_trained(
     public = public_set[1]
     task = asked_for(public)
 
-    async def attack(link: TrainerLink) -> None:
+    async def attack(link: TrainerClient) -> None:
         await refuses(link.propose(task.to_proto()), APPROVAL_NEEDED)
         await command("agent", "approve", "wards-2026", "--yes", "--home", home.root)
         assert await link.prepare(task.to_proto(), public, "north") == []

@@ -12,7 +12,7 @@ from federation import PRIVATE_ROWS, Federation, federation
 from prometheus_client.parser import text_string_to_metric_families
 from service import Service, eventually, free_port
 
-from silo_agent.trainer_link import TrainerLink
+from silo_agent.agent.trainer_client import TrainerClient
 from wire.consilium.v1 import admin_pb2, trainer_pb2
 
 ROUNDS = 2
@@ -96,7 +96,7 @@ def test_what_is_handed_out_again_is_no_second_training(ended: Federation) -> No
     digest = ended.admin(lambda link: link.admin.GetTask(request)).task.digest
 
     async def again() -> tuple[trainer_pb2.VoteResponse, trainer_pb2.FinishResponse]:
-        trainer = TrainerLink(ended.silos["south"].home.socket)
+        trainer = TrainerClient(ended.silos["south"].home.socket)
         try:
             return await trainer.vote(digest, 1, None, 0), await trainer.finish(digest, None)
         finally:

@@ -16,12 +16,12 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
-from siege import LABELS, ROWS, TASK, Siege, ballot, eventually, parts, siege, votes
+from patience import PATIENCE
+from siege import HONEST, LABELS, ROWS, TASK, Siege, ballot, eventually, parts, siege, votes
 
-from coordinator.authority import Authority
+from coordinator.pki.authority import Authority
 from wire.ballot import BallotShape, digest, pack
 from wire.ballot import Encoding as BallotEncoding
-from wire.channels import enrolment_channel, secure_channel, translated
 from wire.consilium.v1 import (
     admin_pb2,
     admin_pb2_grpc,
@@ -33,8 +33,10 @@ from wire.consilium.v1 import (
     task_pb2,
 )
 from wire.errors import ConsiliumError
-from wire.identity import Identity, IdentityFiles, Role, key_pem, new_key, read_certificate
-from wire.join_token import JoinToken
+from wire.identity.files import IdentityFiles, key_pem, new_key
+from wire.identity.identity import Identity, Role, read_certificate
+from wire.identity.join_token import JoinToken
+from wire.net.channels import enrolment_channel, secure_channel, translated
 
 DAY = timedelta(days=1)
 SHAPE = BallotShape(ROWS, len(LABELS), BallotEncoding.INDEX)
@@ -50,6 +52,12 @@ def besieged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Siege]:
 def mallory(besieged: Siege) -> IdentityFiles:
     """A member like any other."""
     return besieged.attacker()
+
+
+@pytest.fixture(scope="module")
+def still(besieged: Siege) -> task_pb2.TaskState:
+    """A task nobody votes in: its first round stays open, however long a test takes."""
+    return besieged.create_task("still", HONEST)
 
 
 Call = Callable[[grpc.aio.Channel], Awaitable[object]]
@@ -69,13 +77,13 @@ def outcome(besieged: Siege, files: IdentityFiles, call: Call) -> ConsiliumError
 
 async def beat(channel: grpc.aio.Channel) -> object:
     stub = rounds_pb2_grpc.RoundsServiceStub(channel)
-    return await stub.Heartbeat(rounds_pb2.HeartbeatRequest(instance="x"), timeout=20)
+    return await stub.Heartbeat(rounds_pb2.HeartbeatRequest(instance="x"), timeout=PATIENCE)
 
 
 def cast(*messages: rounds_pb2.CastBallotRequest) -> Call:
     async def call(channel: grpc.aio.Channel) -> object:
         stub = rounds_pb2_grpc.RoundsServiceStub(channel)
-        return await stub.CastBallot(iter(messages), timeout=20)
+        return await stub.CastBallot(iter(messages), timeout=PATIENCE)
 
     return call
 
@@ -225,7 +233,7 @@ class TestNames:
                         token_secret=token.secret,
                         certificate_request_pem=request.decode(),
                     ),
-                    timeout=20,
+                    timeout=PATIENCE,
                 )
 
         answer = asyncio.run(enrol())
@@ -259,11 +267,13 @@ class TestNames:
                 request = admin_pb2.RevokeSiloRequest(name=files.name)
                 admin = besieged.admin_files()
                 async with secure_channel(besieged.address, admin) as by_admin:
-                    await admin_pb2_grpc.AdminServiceStub(by_admin).RevokeSilo(request, timeout=20)
+                    await admin_pb2_grpc.AdminServiceStub(by_admin).RevokeSilo(
+                        request, timeout=PATIENCE
+                    )
                 ends = []
                 for failing in (_drained(watch), beat(channel)):
                     with pytest.raises(grpc.aio.AioRpcError) as caught:
-                        await asyncio.wait_for(failing, 20)
+                        await asyncio.wait_for(failing, PATIENCE)
                     ends.append(await translated(caught.value, besieged.address, files))
                 return ends[0], ends[1]
 
@@ -284,7 +294,7 @@ class TestBallots:
         async def send(files: IdentityFiles) -> ballot_pb2.Receipt:
             async with secure_channel(besieged.address, files) as channel:
                 stub = rounds_pb2_grpc.RoundsServiceStub(channel)
-                return (await stub.CastBallot(iter(parts(header, data)), timeout=20)).receipt
+                return (await stub.CastBallot(iter(parts(header, data)), timeout=PATIENCE)).receipt
 
         with besieged.unshaken("a replayed ballot"):
             stolen = asyncio.run(send(thief))
@@ -331,7 +341,7 @@ class TestBallots:
         [
             ({}, None, "NOT_A_PARTICIPANT"),
             ({"task": "no-such-task"}, None, "TASK_UNKNOWN"),
-            ({"task": "replay"}, None, "TASK_CHANGED"),
+            ({"task": TASK}, None, "TASK_CHANGED"),
             ({"task_digest": "0" * 64}, None, "TASK_CHANGED"),
             ({"round": 0}, None, "NOT_A_PARTICIPANT|ROUND"),
             ({"round": 2**32 - 1}, None, "NOT_A_PARTICIPANT|ROUND"),
@@ -350,20 +360,21 @@ class TestBallots:
         self,
         besieged: Siege,
         mallory: IdentityFiles,
+        still: task_pb2.TaskState,
         change: dict[str, Any],
         data: bytes | None,
         code: str,
     ) -> None:
-        header, honest = ballot(besieged.task().task)
+        header, honest = ballot(still)
         before = besieged.refusals()
         error = outcome(besieged, mallory, _changed(header, data or honest, change))
         assert any(error.code.startswith(allowed) for allowed in code.split("|")), error.code
         assert besieged.refusals() == before + 1
 
     def test_uploads_out_of_order_are_refused(
-        self, besieged: Siege, mallory: IdentityFiles
+        self, besieged: Siege, mallory: IdentityFiles, still: task_pb2.TaskState
     ) -> None:
-        header, data = ballot(besieged.task().task)
+        header, data = ballot(still)
         first, second = parts(header, data)
         for messages in ((second, first), (first, first, second), (first,), (), (second,)):
             error = outcome(besieged, mallory, cast(*messages))
@@ -379,7 +390,7 @@ class TestBallots:
         path = f"/consilium.v1.{service}Service/{name}"
 
         async def garbage(channel: grpc.aio.Channel) -> object:
-            return await channel.stream_unary(path)(iter([b"\xff\xff\xff\x0f"]), timeout=20)
+            return await channel.stream_unary(path)(iter([b"\xff\xff\xff\x0f"]), timeout=PATIENCE)
 
         error = outcome(besieged, mallory, garbage)
         assert (error.code, error.sentence) == (
@@ -404,7 +415,7 @@ def _served(besieged: Siege, files: IdentityFiles | None) -> bool:
 
 async def _list_silos(channel: grpc.aio.Channel) -> object:
     stub = admin_pb2_grpc.AdminServiceStub(channel)
-    return await stub.ListSilos(admin_pb2.ListSilosRequest(), timeout=20)
+    return await stub.ListSilos(admin_pb2.ListSilosRequest(), timeout=PATIENCE)
 
 
 async def _drained(stream: Any) -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from coordinator_process import consilium, running_coordinator
 
-from wire.identity import IdentityFiles
-from wire.join_token import JoinToken
+from wire.identity.files import IdentityFiles
+from wire.identity.join_token import JoinToken
 
 
 def test_a_silo_joins_and_connects_at_an_ipv6_address(tmp_path: Path) -> None:

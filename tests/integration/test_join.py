@@ -14,10 +14,8 @@ import pytest
 from cryptography import x509
 from loopback import DAY, Consortium, Heart, beat
 
-from coordinator.gate import ENROLMENT_TABLE
-from wire.channels import secure_channel
+from coordinator.api.interceptor import ENROLMENT_TABLE
 from wire.consilium.v1 import enrolment_pb2, enrolment_pb2_grpc, identity_pb2
-from wire.enrolment import EnrolledIdentity, join
 from wire.errors import (
     AUTHORITY_MISMATCH,
     MESSAGE_MALFORMED,
@@ -29,8 +27,11 @@ from wire.errors import (
     Fault,
     Refusal,
 )
-from wire.identity import Identity, IdentityFiles, Role
-from wire.join_token import JoinToken, secret_digest, secret_matches
+from wire.identity.files import IdentityFiles
+from wire.identity.identity import Identity, Role
+from wire.identity.join_token import JoinToken, secret_digest, secret_matches
+from wire.net.channels import secure_channel
+from wire.net.enrolment import EnrolledIdentity, join
 
 Answer = enrolment_pb2.EnrolResponse
 

@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 from coordinator_process import RunningCoordinator, Told, consilium, running_coordinator
 
-from coordinator.authority import Authority
-from silo_agent.coordinator_link import CoordinatorLink
-from wire.enrolment import request_pem
+from coordinator.pki.authority import Authority
+from silo_agent.agent.coordinator_client import CoordinatorClient
 from wire.errors import CERTIFICATE_SUPERSEDED, Refusal
-from wire.identity import IdentityFiles, Role, stored_key
+from wire.identity.files import IdentityFiles, stored_key
+from wire.identity.identity import Role
+from wire.net.enrolment import request_pem
 
 DAY = timedelta(days=1)
 
@@ -47,7 +48,7 @@ def known_as(home: Path) -> str:
     """What the coordinator calls the holder; raises its refusal."""
 
     async def ask() -> str:
-        link = CoordinatorLink(identity(home))
+        link = CoordinatorClient(identity(home))
         try:
             return (await link.who_am_i(20)).name
         finally:

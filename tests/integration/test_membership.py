@@ -15,9 +15,9 @@ from coordinator.cli.admin import register as register_admin
 from coordinator.cli.connection import admin_link
 from coordinator.cli.silo import Ballots, resume, revoke, suspend
 from wire.consilium.v1 import admin_pb2
-from wire.enrolment import join
 from wire.errors import SILO_REVOKED, Refusal
-from wire.identity import Role
+from wire.identity.identity import Role
+from wire.net.enrolment import join
 
 
 @pytest.fixture(scope="module")

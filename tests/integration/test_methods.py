@@ -21,19 +21,20 @@ from service import CONSILIUM
 from sklearn.datasets import load_digits
 
 from coordinator.cli.public_set import add
-from experiments.federation import Course, Hospital, hold
+from experiments.federation import FederationResult, run_federation
+from experiments.federation import Silo as SiloInProcess
 from experiments.seeded import SeededBits
-from silo_agent.models.extractors import load as load_extractor
-from silo_agent.models.protocol import Labelled
-from silo_agent.privacy.ledger import Ledger
-from silo_agent.traffic import Kind
-from silo_agent.trainer.features import Encoder
+from silo_agent.agent.audit.entries import Kind
+from silo_agent.trainer.data.features import Encoder
+from silo_agent.trainer.models.extractors import load as load_extractor
+from silo_agent.trainer.models.protocol import Labelled
+from silo_agent.trainer.privacy.ledger.ledger import Ledger
 from silo_agent.trainer.settings import TrainingSettings
 from wire.ballot import ABSTAIN, digest, pack, unpack
-from wire.enrolment import join
+from wire.net.enrolment import join
 from wire.privacy.events import Gaussian
 from wire.public_content import inspect
-from wire.task import TaskDefinition
+from wire.task.definition import TaskDefinition
 
 PUBLIC, PRIVATE = 203, 90
 BITS = 1
@@ -111,8 +112,8 @@ def deployed(live: Federation, name: str, **settings: Any) -> TaskDefinition:
     return TaskDefinition.from_proto(live.until_finished(name).task.definition)
 
 
-def in_process(live: Federation, definition: TaskDefinition) -> Course:
-    """The same task held by the experiment's federation, from the same files."""
+def in_process(live: Federation, definition: TaskDefinition) -> FederationResult:
+    """The same task run by the experiment's federation, from the same files."""
     home = live.silos["east"].home
     public_file = home.public_sets / definition.public_set
     encoder = Encoder.from_public(inspect(public_file)[1], public_file)
@@ -121,34 +122,34 @@ def in_process(live: Federation, definition: TaskDefinition) -> Course:
         images, labels = held_by(name)
         rows = Labelled(encoder.encode(images, flat=False), labels.astype(np.int64))
         settings = TrainingSettings.model_validate({**SETTINGS, "model": MODELS[name]})
-        hospitals[name] = Hospital(rows, settings)
+        hospitals[name] = SiloInProcess(rows, settings)
     extractor = (
         load_extractor(home.extractors / definition.extractor) if definition.extractor else None
     )
-    return hold(
+    return run_federation(
         definition,
         hospitals,
         encoder.public(flat=False),
         extractor=extractor,
         bits=lambda _: SeededBits(BITS),
-        home=False,
+        home_models=False,
     )
 
 
-def assert_same(live: Federation, definition: TaskDefinition, course: Course) -> None:
+def assert_same(live: Federation, definition: TaskDefinition, result: FederationResult) -> None:
     """Every ballot and every consensus is the same, bit for bit."""
     cast = {
         (number, name): digest(ballot)
-        for number, ballots in enumerate(course.ballots, start=1)
+        for number, ballots in enumerate(result.ballots, start=1)
         for name, ballot in ballots.items()
     }
     assert live.ballots(definition.name) == cast
-    published = [outcome.payload for outcome in course.outcomes]
+    published = [outcome.payload for outcome in result.outcomes]
     assert live.consensuses(definition.name) == published
-    said = course.labels() != ABSTAIN
+    said = result.labels() != ABSTAIN
     assert said.any(), "an empty consensus would compare nothing"
     _, truth = digits()
-    right = np.mean(course.labels()[said] == truth[:PUBLIC][said])
+    right = np.mean(result.labels()[said] == truth[:PUBLIC][said])
     assert right > 0.3, "three silos with seventy digits each are well above chance"
 
 
@@ -162,9 +163,9 @@ def test_fedct_is_the_experiments_fedct_cross_fitted_or_not(live: Federation) ->
 
 def test_fedkt_is_the_experiments_fedkt(live: Federation) -> None:
     definition = deployed(live, "fedkt", method="fedkt", fedkt={"partitions": 2, "teachers": 3})
-    course = in_process(live, definition)
-    assert_same(live, definition, course)
-    votes = [unpack(ballot, definition.shape) for ballot in course.ballots[0].values()]
+    result = in_process(live, definition)
+    assert_same(live, definition, result)
+    votes = [unpack(ballot, definition.shape) for ballot in result.ballots[0].values()]
     assert any((labels == ABSTAIN).any() for labels in votes), "students sometimes differ"
 
 
@@ -172,8 +173,8 @@ def test_fedkt_with_party_noise_is_the_experiments_even_to_the_noise(live: Feder
     definition = deployed(
         live, "fedkt-l1", method="fedkt", fedkt={"level": "L1"}, privacy={"party_gamma": 0.5}
     )
-    course = in_process(live, definition)
-    assert live.consensuses("fedkt-l1") == [course.outcomes[0].payload]
+    result = in_process(live, definition)
+    assert live.consensuses("fedkt-l1") == [result.outcomes[0].payload]
     assert not live.show("fedkt-l1").history[0].agreement, "it would undo the noise"
 
 
@@ -183,18 +184,18 @@ def test_cofed_is_the_experiments_cofed_and_each_silo_gets_its_own_classes(
     # Two silos know a class: both must vote for it.
     both = {"threshold": 0.6}
     definition = deployed(live, "cofed", method="cofed", label_spaces=SPACES, consensus=both)
-    course = in_process(live, definition)
-    assert_same(live, definition, course)
+    result = in_process(live, definition)
+    assert_same(live, definition, result)
     for name, silo in live.silos.items():
         silo.agent.until("task_finished", task="cofed")
-        seen = pack(course.labels(name), definition.shape.as_index())
+        seen = pack(result.labels(name), definition.shape.as_index())
         received = [
             move.digest
-            for move in silo.movements()
+            for move in silo.audit_entries()
             if move.task == "cofed" and move.kind is Kind.CONSENSUS
         ]
         assert received == [digest(seen)]
-        assert set(np.unique(course.labels(name))) <= {ABSTAIN, *definition.label_space(name)}
+        assert set(np.unique(result.labels(name))) <= {ABSTAIN, *definition.label_space(name)}
 
 
 def test_fedaux_is_the_experiments_fedaux_and_certainty_is_paid_once(live: Federation) -> None:
@@ -202,7 +203,6 @@ def test_fedaux_is_the_experiments_fedaux_and_certainty_is_paid_once(live: Feder
         [CONSILIUM, "public-set", "pretrain", "digits", "--kind", "pca", "--home", str(live.home)],
         capture_output=True,
         text=True,
-        timeout=200,
     )
     assert pretrained.returncode == 0, pretrained.stdout + pretrained.stderr
     definition = deployed(

@@ -18,10 +18,8 @@ from federation import ROWS, Federation, federation
 from coordinator.cli.task import show
 from coordinator.cli.task_export import export
 from coordinator.cli.task_preview import preview
-from silo_agent.coordinator_link import CoordinatorLink, FetchedConsensus
+from silo_agent.agent.coordinator_client import CoordinatorClient, FetchedConsensus
 from wire.ballot import BallotShape, Encoding, digest, pack, unpack
-from wire.channels import secure_channel, translated
-from wire.consensus_policy import ConsensusPolicy, RuleName
 from wire.consilium.v1 import admin_pb2, admin_pb2_grpc, ballot_pb2
 from wire.errors import (
     BALLOT_LABEL_SPACE,
@@ -33,9 +31,11 @@ from wire.errors import (
     Fault,
     Refusal,
 )
+from wire.net.channels import secure_channel, translated
 from wire.public_content import inspect
-from wire.task import TaskDefinition
-from wire.terminal import console
+from wire.runtime.terminal import console
+from wire.task.consensus_policy import ConsensusPolicy, RuleName
+from wire.task.definition import TaskDefinition
 
 SILOS = ("north", "south", "west")
 CLASSES = ("a", "b", "c")
@@ -87,11 +87,11 @@ def cast(
     linked(live, silo, lambda link: link.cast(header, payload))
 
 
-def linked(live: Federation, silo: str, call: Callable[[CoordinatorLink], Any]) -> Any:
+def linked(live: Federation, silo: str, call: Callable[[CoordinatorClient], Any]) -> Any:
     """What a silo's call answers."""
 
     async def connected() -> Any:
-        link = CoordinatorLink(live.silos[silo].identity())
+        link = CoordinatorClient(live.silos[silo].identity())
         try:
             return await call(link)
         finally:
@@ -395,7 +395,7 @@ def test_an_export_has_the_definition_the_public_set_and_the_published_labels(
         assert value in said
     # Again, after the file was damaged: it is mended.
     (out / "public-set").write_bytes(content[:-1])
-    export("exported", live.home, out=out, number=1)
+    export("exported", live.home, out=out, round_number=1)
     assert (out / "public-set").read_bytes() == content
 
 

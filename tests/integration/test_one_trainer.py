@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 from coordinator_process import consilium, write_data
+from patience import PATIENCE
 from service import Service, eventually
 
-from silo_agent.home import SiloHome
+from silo_agent.shared.home import SiloHome
 
 
 @pytest.fixture
@@ -75,8 +76,8 @@ def test_the_lock_is_not_inherited_by_what_a_learner_forks(tmp_path: Path) -> No
     script = (
         "import os, sys, time\n"
         "from pathlib import Path\n"
-        "from wire.files import held_for_life\n"
-        "assert held_for_life(Path(sys.argv[1]))\n"
+        "from wire.runtime.files import lock_until_exit\n"
+        "assert lock_until_exit(Path(sys.argv[1]))\n"
         "if os.fork() == 0:\n"
         "    print(os.getpid(), flush=True)\n"
         "    time.sleep(60)\n"
@@ -87,9 +88,9 @@ def test_the_lock_is_not_inherited_by_what_a_learner_forks(tmp_path: Path) -> No
     assert parent.stdout is not None
     orphan = int(parent.stdout.readline())
     try:
-        parent.wait(20)
+        parent.wait(PATIENCE)
         os.kill(orphan, 0)
-        again = "import sys; from pathlib import Path; from wire.files import held_for_life; sys.exit(not held_for_life(Path(sys.argv[1])))"
+        again = "import sys; from pathlib import Path; from wire.runtime.files import lock_until_exit; sys.exit(not lock_until_exit(Path(sys.argv[1])))"
         done = subprocess.run([sys.executable, "-c", again, str(tmp_path / "lock")])
         assert done.returncode == 0
     finally:

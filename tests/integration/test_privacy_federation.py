@@ -14,10 +14,10 @@ from coordinator_process import consilium
 from federation import ROWS, Federation, Silo, federation
 from service import eventually
 
-from silo_agent.privacy.ledger import Ledger
-from silo_agent.privacy.release import Kind, Release
-from silo_agent.traffic import Direction, Movement
-from silo_agent.traffic import Kind as Moved
+from silo_agent.agent.audit.entries import AuditEntry, Direction
+from silo_agent.agent.audit.entries import Kind as Moved
+from silo_agent.trainer.privacy.ledger.ledger import Ledger
+from silo_agent.trainer.privacy.ledger.release import Kind, Release
 from silo_agent.trainer.task_folder import find_task
 from wire.consilium.v1 import rounds_pb2
 
@@ -48,9 +48,9 @@ def releases(silo: Silo, task: str) -> list[Release]:
     return [release for release in ledger(silo).releases() if release.task == task]
 
 
-def ballots(silo: Silo, task: str) -> list[Movement]:
+def ballots(silo: Silo, task: str) -> list[AuditEntry]:
     """What left, according to the network side."""
-    return [move for move in silo.movements() if (move.kind, move.task) == (Moved.BALLOT, task)]
+    return [move for move in silo.audit_entries() if (move.kind, move.task) == (Moved.BALLOT, task)]
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,17 @@ from federation import LABELS, ROWS, Federation, federation
 
 from coordinator.cli.audit import privacy as audit_privacy
 from coordinator.cli.task import show
-from silo_agent.coordinator_link import CoordinatorLink
+from silo_agent.agent.coordinator_client import CoordinatorClient
 from wire.ballot import BallotShape, Encoding, digest, pack, pack_scored, unpack
 from wire.consilium.v1 import admin_pb2, ballot_pb2, privacy_pb2
-from wire.errors import BALLOT_SCORE, MESSAGE_MALFORMED, PRIVACY_TOO_WEAK, Fault, Refusal
+from wire.errors import (
+    BALLOT_SCORE,
+    FIELD_TOO_LONG,
+    MESSAGE_MALFORMED,
+    PRIVACY_TOO_WEAK,
+    Fault,
+    Refusal,
+)
 from wire.privacy.accounting import epsilon
 from wire.privacy.declaration import Declaration, MechanismName, Unit
 from wire.privacy.events import Laplace
@@ -67,7 +74,7 @@ def cast(
     )
 
     async def call() -> ballot_pb2.Receipt:
-        link = CoordinatorLink(live.silos[silo].identity())
+        link = CoordinatorClient(live.silos[silo].identity())
         try:
             return await link.cast(header, payload)
         finally:
@@ -179,7 +186,7 @@ def test_a_watching_silo_hears_how_many_ballots_of_its_own_are_held(live: Federa
     cast(live, "west", "heard", pack(NOTHING, INDEX))
 
     async def first_notice() -> int:
-        link = CoordinatorLink(live.silos["west"].identity())
+        link = CoordinatorClient(live.silos["west"].identity())
         try:
             async for _ in link.watch("one", 0, lambda: None):
                 break
@@ -272,11 +279,13 @@ def test_consensuses_that_only_silos_remember_are_booked_with_the_next_of_their_
     first, second = digest(b"first life"), digest(b"second life")
     ballot = pack(EVERYTHING, INDEX)
     start(live, "again", privacy={"party_gamma": 1})
-    for senseless in (["x" * 64], [first.upper()], [first[:63]], [first] * 17):
+    for senseless in (["x" * 64], [first.upper()], [first[:63]]):
         refused(
             MESSAGE_MALFORMED,
             lambda seen=senseless: cast(live, "north", "again", ballot, seen=seen),
         )
+    too_many = [first] * 17
+    refused(FIELD_TOO_LONG, lambda: cast(live, "north", "again", ballot, seen=too_many))
     for silo, seen in zip(SILOS, ([first], [], [second, first]), strict=True):
         cast(live, silo, "again", ballot, seen=seen)
     live.until_finished("again")

@@ -32,17 +32,18 @@ from replicas import (
 )
 from sqlalchemy import make_url
 
-from coordinator.closing import close_round
-from coordinator.rounds import ClosedBy
+from coordinator.round_engine import ClosedBy
+from coordinator.rounds.close import RoundCloser
 from coordinator.server import utc_now
 from coordinator.store import Store
+from coordinator.store.executor import StoreExecutor
 from coordinator.store.records import BallotRecord, IssuedCertificate
 from wire.ballot import digest
 from wire.consilium.v1 import admin_pb2
 from wire.errors import CONTENT_MISSING, SILO_SUSPENDED, STORE_UNAVAILABLE, Refusal
-from wire.identity import Role
+from wire.identity.identity import Role
 from wire.public_file import PublicSetFolder
-from wire.task import TaskDefinition
+from wire.task.definition import TaskDefinition
 
 CRASH_POINTS = ["closing-decided", "closing-begun", "consensus-formed", "consensus-published"]
 ROUNDS = 3
@@ -64,7 +65,8 @@ def pair(tmp_path: Path, database: str) -> Iterator[tuple[Replica, Replica]]:
 def undisturbed(folder: Path, state: TaskDefinition, silos: list[str]) -> list[str]:
     """Digest of each round's consensus if nothing happens: one store, one thread, on SQLite."""
     store = Store(f"sqlite:///{folder / 'undisturbed.db'}")
-    now = utc_now()
+    in_store, now = StoreExecutor(), utc_now()
+    closer = RoundCloser(store, in_store, lambda: now)
     for silo in silos:
         certificate = IssuedCertificate(silo, silo, now)
         store.members.adopt(Role.SILO, silo, silo, certificate, now)
@@ -79,10 +81,11 @@ def undisturbed(folder: Path, state: TaskDefinition, silos: list[str]) -> list[s
                 state.name, number, silo, digest(ballot), now, "", b"", already_held=False
             )
             store.ballots.accept(record, ballot)
-        after = close_round(store, task, task.open_round, ClosedBy.EVERYONE, now)
+        after = closer.close(task, task.open_round, ClosedBy.EVERYONE)
         assert after is not None
         task = after
     digests = [closed.digest for closed in store.tasks.history(state.name)]
+    in_store.close()
     store.close()
     return digests
 
@@ -180,7 +183,7 @@ def test_rounds_close_once_however_the_votes_come_in(
             await start_task(one, definition(ROUNDS))
             await finish_rounds(silos, first=1)
             check_outcome(postgres, database, tmp_path, silos)
-            # Nobody missed a round: news came in time, not only in the end.
+            # Nobody missed a round: changes were announced in time, not only in the end.
             assert [sorted(voter.heard) for voter in silos.values()] == [[1, 2, 3]] * 4
 
     asyncio.run(scene())
@@ -277,8 +280,8 @@ def test_a_database_that_goes_away_and_comes_back_needs_no_restart(
         asyncio.run(scene())
         assert not one.ended()
         assert not other.ended()
-        # News flows again, too.
-        assert all(len(replica.events("news_connected")) == 2 for replica in (one, other))
+        # Replicas listen to each other again, too.
+        assert all(len(replica.events("change_listen_connected")) == 2 for replica in (one, other))
 
 
 def test_a_replica_without_the_file_of_a_public_set_says_so(

@@ -12,10 +12,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
+from patience import PATIENCE
 
 from experiments.soak.memory import Memory
-from experiments.soak.running import Plan, soak
-from experiments.soak.schedule import Fault, Kind, Schedule
+from experiments.soak.run import Plan, soak
+from experiments.soak.schedule import Fault, FaultKind, Schedule
 
 SILOS, ROUNDS = 3, 6
 
@@ -33,7 +34,7 @@ class Quiet:
     def tell(self, doing: str) -> None:
         pass
 
-    def rounds(self, closed: int, faults: Mapping[Kind, int], memory: Memory) -> None:
+    def rounds(self, closed: int, faults: Mapping[FaultKind, int], memory: Memory) -> None:
         pass
 
 
@@ -52,14 +53,14 @@ def left_running(folder: Path) -> list[str]:
 def test_faults_of_every_kind_change_nothing_and_leave_nothing(scratch: Path) -> None:
     schedule = Schedule(
         [
-            Fault(2, 0.0, Kind.RESET, 0, 0.0),
-            Fault(2, 0.0, Kind.AGENT, 1, 0.1),
-            Fault(3, 0.0, Kind.BLACKHOLE, 2, 0.5),
-            Fault(3, 0.0, Kind.TRAINERS, None, 0.1),
-            Fault(4, 0.0, Kind.STALL, 0, 0.5),
-            Fault(4, 0.02, Kind.AGENT, 2, 0.1),
-            Fault(5, 0.0, Kind.SLOW, 1, 0.5),
-            Fault(5, 0.02, Kind.COORDINATOR, None, 0.1),
+            Fault(2, 0.0, FaultKind.RESET, 0, 0.0),
+            Fault(2, 0.0, FaultKind.AGENT, 1, 0.1),
+            Fault(3, 0.0, FaultKind.BLACKHOLE, 2, 0.5),
+            Fault(3, 0.0, FaultKind.TRAINERS, None, 0.1),
+            Fault(4, 0.0, FaultKind.STALL, 0, 0.5),
+            Fault(4, 0.02, FaultKind.AGENT, 2, 0.1),
+            Fault(5, 0.0, FaultKind.SLOW, 1, 0.5),
+            Fault(5, 0.02, FaultKind.COORDINATOR, None, 0.1),
         ]
     )
     outcome = asyncio.run(soak(Plan(SILOS, ROUNDS, 1), schedule, scratch, Quiet()))
@@ -98,7 +99,7 @@ def test_an_interrupted_soak_leaves_neither_processes_nor_files(
         # Coordinator, lines, trainers, two agents; one of them may be between two lives.
         assert len(left_running(scratch)) >= 4
         process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 130
+        assert process.wait(PATIENCE) == 130
     assert left_running(scratch) == []
     assert list(scratch.iterdir()) == []
     assert not out.exists()

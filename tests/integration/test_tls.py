@@ -16,20 +16,12 @@ import grpc
 import grpc.aio
 import pytest
 from loopback import DAY, Consortium, Heart, beat
+from patience import PATIENCE
 
+from coordinator.api.handshake_log import HandshakeLog, handshakes_are_logged
+from coordinator.metrics.handshakes import HandshakeRefusal
 from coordinator.settings import CoordinatorSettings
-from wire.address import split_address
-from wire.channels import (
-    IDEMPOTENT_METHODS,
-    RetryPolicy,
-    enrolment_channel,
-    secure_channel,
-    translated,
-)
 from wire.consilium.v1 import (
-    admin_pb2,
-    identity_pb2,
-    registry_pb2,
     rounds_pb2,
     rounds_pb2_grpc,
 )
@@ -46,13 +38,19 @@ from wire.errors import (
     Fault,
     Refusal,
 )
-from wire.grpc_log import HandshakeLog, HandshakeRefusal, handshakes_are_logged
-from wire.identity import IdentityFiles, Role
-from wire.proxy import Proxy
-from wire.tls_diagnosis import diagnose
+from wire.identity.files import IdentityFiles
+from wire.identity.identity import Role
+from wire.net.address import split_address
+from wire.net.channels import (
+    RetryPolicy,
+    enrolment_channel,
+    secure_channel,
+    translated,
+)
+from wire.net.proxy import Proxy
+from wire.net.tls_diagnosis import diagnose
 
 ONCE = RetryPolicy(attempts=2, first_pause_seconds=0.01, longest_pause_seconds=0.01)
-SCRIPT_TIMEOUT = 30
 T = TypeVar("T")
 
 
@@ -321,17 +319,6 @@ class TestWhatIsWrongThere:
 
 
 class TestRetries:
-    def test_every_listed_call_exists(self) -> None:
-        modules = (admin_pb2, identity_pb2, registry_pb2, rounds_pb2)
-        files = [module.DESCRIPTOR for module in modules]
-        services = {
-            service.full_name: set(service.methods_by_name)
-            for file in files
-            for service in file.services_by_name.values()
-        }
-        for service, methods in IDEMPOTENT_METHODS.items():
-            assert set(methods) <= services[service]
-
     def call(self, consortium: Consortium, heart: Heart, method: str) -> None:
         silo = consortium.member(Role.SILO, "hospital-a")
         retries = RetryPolicy(attempts=3, first_pause_seconds=0.01, longest_pause_seconds=0.01)
@@ -345,7 +332,7 @@ class TestRetries:
                     await beat(channel)
                     return
                 stub = rounds_pb2_grpc.RoundsServiceStub(channel)
-                async for _ in stub.Watch(rounds_pb2.WatchRequest(), timeout=20):
+                async for _ in stub.Watch(rounds_pb2.WatchRequest(), timeout=PATIENCE):
                     pass
 
         asyncio.run(scenario())
@@ -361,7 +348,9 @@ class TestRetries:
             self.call(consortium, heart, "Heartbeat")
         assert heart.calls == 3
 
-    def test_a_call_that_is_not_listed_is_made_once(self, consortium: Consortium) -> None:
+    def test_a_call_that_has_no_idempotency_level_is_made_once(
+        self, consortium: Consortium
+    ) -> None:
         heart = Heart(outages=1)
         with pytest.raises(grpc.aio.AioRpcError, match="restarting"):
             self.call(consortium, heart, "Watch")
@@ -450,10 +439,8 @@ class TestProxies:
 
 class TestHandshakeLog:
     def run(self, body: str) -> subprocess.CompletedProcess[bytes]:
-        script = f"import os, sys\nfrom wire.grpc_log import HandshakeLog\n{body}"
-        return subprocess.run(
-            [sys.executable, "-c", script], capture_output=True, timeout=SCRIPT_TIMEOUT
-        )
+        script = f"import os, sys\nfrom coordinator.api.handshake_log import HandshakeLog\n{body}"
+        return subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=PATIENCE)
 
     def test_everything_else_passes_unchanged_and_in_order(self) -> None:
         done = self.run(
@@ -518,7 +505,7 @@ def speaking(words: bytes | None) -> Iterator[str]:
             with caller:
                 caller.recv(1 << 16)
                 if words is None:
-                    over.wait(SCRIPT_TIMEOUT)
+                    over.wait(PATIENCE)
                 else:
                     caller.sendall(words)
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from http2 import tls_context
+from patience import PATIENCE
 from siege import Siege, siege
 
 SSLYZE = Path(sys.prefix) / "sslyze" / "bin" / "sslyze"
@@ -55,7 +56,7 @@ def scan(request: pytest.FixtureRequest, besieged: Siege) -> dict[str, Any]:
         ],
         capture_output=True,
         text=True,
-        timeout=250,
+        timeout=PATIENCE,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     (server,) = json.loads(report.read_text())["server_scan_results"]
@@ -121,7 +122,7 @@ def test_ssl_2_is_not_understood(besieged: Siege, port: str) -> None:
     suites, challenge = b"\x01\x00\x80\x07\x00\xc0", bytes(16)
     hello = b"\x01\x00\x02" + len(suites).to_bytes(2) + bytes(2) + len(challenge).to_bytes(2)
     hello += suites + challenge
-    with socket.create_connection(("127.0.0.1", getattr(besieged, port)), timeout=20) as raw:
+    with socket.create_connection(("127.0.0.1", getattr(besieged, port)), timeout=PATIENCE) as raw:
         raw.sendall((0x8000 | len(hello)).to_bytes(2) + hello)
         try:
             answer = raw.recv(4096)
@@ -148,7 +149,9 @@ def test_python_agrees(besieged: Siege, port: str, version: ssl.TLSVersion, acce
     context.minimum_version = context.maximum_version = version
     try:
         with (
-            socket.create_connection(("127.0.0.1", getattr(besieged, port)), timeout=20) as raw,
+            socket.create_connection(
+                ("127.0.0.1", getattr(besieged, port)), timeout=PATIENCE
+            ) as raw,
             context.wrap_socket(raw, server_hostname="localhost") as tls,
         ):
             spoken = tls.version()

@@ -15,14 +15,15 @@ import numpy as np
 import pytest
 from federation import LABELS, ROWS, Federation, Silo, federation
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from patience import LEASE_SECONDS, PATIENCE
 from service import eventually
 
-from coordinator.authority import Authority
-from silo_agent.coordinator_link import CoordinatorLink
-from silo_agent.trainer_link import TrainerLink
+from coordinator.api.handshake_log import HandshakeRefusal
+from coordinator.pki.authority import Authority
+from silo_agent.agent.coordinator_client import CoordinatorClient
+from silo_agent.agent.trainer_client import TrainerClient
 from wire import __version__
 from wire.ballot import BallotShape, Encoding, digest, pack
-from wire.channels import MAX_MESSAGE_BYTES, enrolment_channel, secure_channel, translated
 from wire.chunks import CHUNK_BYTES
 from wire.consilium.v1 import (
     admin_pb2,
@@ -32,7 +33,6 @@ from wire.consilium.v1 import (
     rounds_pb2_grpc,
     trainer_pb2,
 )
-from wire.enrolment import join
 from wire.errors import (
     BALLOT_CONFLICT,
     BALLOT_DIGEST,
@@ -59,12 +59,12 @@ from wire.errors import (
     Refusal,
     from_rpc,
 )
-from wire.grpc_log import HandshakeRefusal
-from wire.identity import IdentityFiles
-from wire.join_token import JoinToken
+from wire.identity.files import IdentityFiles
+from wire.identity.join_token import JoinToken
+from wire.net.channels import MAX_MESSAGE_BYTES, enrolment_channel, secure_channel, translated
+from wire.net.enrolment import join
 
 DOCUMENTED = Path(__file__).parents[2] / "docs" / "metrics.md"
-LEASE_SECONDS = 3
 SHAPE = BallotShape(ROWS, len(LABELS), Encoding.INDEX)
 BALLOT = pack(np.zeros(ROWS, dtype=np.int64), SHAPE)
 OTHER_BALLOT = pack(np.ones(ROWS, dtype=np.int64), SHAPE)
@@ -80,7 +80,7 @@ Parts = list[rounds_pb2.CastBallotRequest]
 @pytest.fixture(scope="module")
 def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
     """A coordinator with three joined silos, none of which runs an agent, and one task in round 1."""
-    with federation(tmp_path_factory.mktemp("wire"), lease=f"{LEASE_SECONDS}s") as made:
+    with federation(tmp_path_factory.mktemp("wire")) as made:
         for name in ("north", "south", "west"):
             made.join(name)
         made.start("trial", rounds={"quorum": 3}, silos=["north", "south", "west"])
@@ -117,7 +117,7 @@ def cast(silo: Silo, sent: Parts) -> ballot_pb2.Receipt:
 
     async def call(channel: grpc.aio.Channel) -> ballot_pb2.Receipt:
         stub = rounds_pb2_grpc.RoundsServiceStub(channel)
-        return (await stub.CastBallot(iter(sent), timeout=30)).receipt
+        return (await stub.CastBallot(iter(sent), timeout=PATIENCE)).receipt
 
     return calling(silo.identity(), call)
 
@@ -227,7 +227,7 @@ def test_ballots_that_come_again_differ_or_come_late(live: Federation) -> None:
 
 def test_a_consensus_that_does_not_exist_is_refused(north: Silo) -> None:
     async def fetch() -> None:
-        link = CoordinatorLink(north.identity())
+        link = CoordinatorClient(north.identity())
         try:
             await link.consensus("trial", 7)
         finally:
@@ -258,7 +258,7 @@ def test_a_lease_has_one_holder_and_is_to_be_renewed_well_before_its_end(north: 
 
 def test_a_watch_tells_which_version_the_coordinator_runs(live: Federation) -> None:
     async def watch() -> str:
-        link = CoordinatorLink(live.silos["west"].identity())
+        link = CoordinatorClient(live.silos["west"].identity())
         try:
             async with aclosing(link.watch("here", 0, lambda: None)) as states:
                 await anext(states)
@@ -275,7 +275,7 @@ def test_a_silo_is_no_admin_and_the_metrics_page_says_someone_tried(
 ) -> None:
     async def register(channel: grpc.aio.Channel) -> None:
         stub = admin_pb2_grpc.AdminServiceStub(channel)
-        await stub.RegisterSilo(admin_pb2.RegisterSiloRequest(name="mole"), timeout=30)
+        await stub.RegisterSilo(admin_pb2.RegisterSiloRequest(name="mole"), timeout=PATIENCE)
 
     before = live.counted("consilium_refusals_total", code="WRONG_ROLE")
     refusal = refused(WRONG_ROLE, lambda: calling(north.identity(), register))
@@ -297,7 +297,7 @@ def test_callers_without_a_proper_certificate_never_get_through_and_are_counted(
     async def beat(channel: grpc.aio.Channel) -> None:
         with pytest.raises(grpc.aio.AioRpcError):
             await rounds_pb2_grpc.RoundsServiceStub(channel).Heartbeat(
-                rounds_pb2.HeartbeatRequest(), timeout=30
+                rounds_pb2.HeartbeatRequest(), timeout=PATIENCE
             )
 
     async def nameless() -> None:
@@ -344,7 +344,7 @@ def test_a_revoked_silo_is_refused_at_its_next_call(live: Federation) -> None:
     live.join("rogue")
 
     async def beat() -> None:
-        link = CoordinatorLink(live.silos["rogue"].identity())
+        link = CoordinatorClient(live.silos["rogue"].identity())
         try:
             # The lease is another matter; what counts is that the door is shut before it is asked for.
             await link.leave("one")
@@ -370,7 +370,7 @@ def test_a_ballot_larger_than_a_network_message_passes_the_trainers_socket(tmp_p
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
         server.add_insecure_port(f"unix:{socket}")
         await server.start()
-        link = TrainerLink(socket)
+        link = TrainerClient(socket)
         try:
             return len((await link.vote("0" * 64, 1, None, 0)).data)
         finally:
@@ -386,7 +386,7 @@ def test_both_ports_answer_health_checks(live: Federation, north: Silo) -> None:
     async def ask(channel: grpc.aio.Channel) -> int:
         request = health_pb2.HealthCheckRequest()
         stub = health_pb2_grpc.HealthStub(channel)
-        return int((await stub.Check(request, timeout=30)).status)
+        return int((await stub.Check(request, timeout=PATIENCE)).status)
 
     async def ask_enrolment() -> int:
         address = f"localhost:{live.enrolment_port}"

@@ -21,13 +21,14 @@ import grpc
 import pytest
 import yaml
 from federation import PRIVATE_ROWS, Federation
+from patience import PATIENCE
 from service import eventually, free_port
 
 from coordinator.cli.coordinator import rotate_authority
 from wire import __version__
-from wire.channels import secure_channel
 from wire.consilium.v1 import rounds_pb2, rounds_pb2_grpc
-from wire.identity import IdentityFiles
+from wire.identity.files import IdentityFiles
+from wire.net.channels import secure_channel
 
 pytestmark = pytest.mark.system
 
@@ -38,7 +39,6 @@ NAMES = ("north", "south", "east", "west")
 PRIVACY = {"south": {"mechanism": "xor", "epsilon": 3, "lifetime_epsilon": 9}}
 LONG = 2000
 """Rounds of the task that goes on while Prometheus looks."""
-PATIENCE = 60.0
 REHEARSAL = {"alert": "ConsiliumRehearsal", "expr": "vector(1)", "labels": {"severity": "warning"}}
 """An alert that always fires, so that there is one to show."""
 DEFAULT = re.compile(r" or (vector\(0\)|0 \* .*)$")

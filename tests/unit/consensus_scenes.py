@@ -13,7 +13,7 @@ from coordinator.consensus import Outcome, TieKey, elect
 from coordinator.consensus.poll import Poll
 from wire.ballot import ABSTAIN, BallotShape, Encoding, pack
 from wire.privacy.declaration import Declaration
-from wire.task import TaskDefinition
+from wire.task.definition import TaskDefinition
 
 KEY = TieKey.of("cd" * 32, 1)
 PLAIN = Declaration()

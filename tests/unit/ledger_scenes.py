@@ -9,10 +9,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from silo_agent.home import SiloHome
-from silo_agent.privacy.budget import Budget
-from silo_agent.privacy.ledger import Ledger, Overspent
-from silo_agent.privacy.release import Kind, Release
+from silo_agent.shared.home import SiloHome
+from silo_agent.trainer.privacy.budget import Budget
+from silo_agent.trainer.privacy.ledger.ledger import Ledger, Overspent
+from silo_agent.trainer.privacy.ledger.release import Kind, Release
 from wire.privacy.declaration import Unit
 from wire.privacy.events import Pure
 

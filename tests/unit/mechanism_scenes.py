@@ -12,8 +12,8 @@ from typing import TypeAlias
 import numpy as np
 from scipy import stats
 
-from silo_agent.models.protocol import Labelled, Labels
-from silo_agent.privacy.mechanisms.protocol import Mechanism, PrivateSide, Scope, Vote
+from silo_agent.trainer.models.protocol import Labelled, Labels
+from silo_agent.trainer.privacy.mechanisms.protocol import Mechanism, Scope, SiloRound, Vote
 from wire.ballot import BallotShape, Encoding
 from wire.privacy.declaration import Unit
 from wire.privacy.randomness import Bits
@@ -26,7 +26,7 @@ SURPRISE = 1e-6
 
 @dataclass
 class Kept:
-    """Keepsakes in memory."""
+    """`KeptFiles` in memory."""
 
     content: dict[str, bytes] = field(default_factory=dict)
 
@@ -55,24 +55,24 @@ def a_silo(
     *,
     without: Callable[[int], Labels] | None = None,
     kept: Kept | None = None,
-) -> PrivateSide:
+) -> SiloRound:
     """A silo whose learner says just this."""
     said = np.array(tuple(labels), dtype=np.int64)
 
-    def nobody(unit: int) -> Labels:
+    def not_estimated(unit: int) -> Labels:
         raise AssertionError(f"unit {unit} was left out though nothing is estimated")
 
     def no_learner(seed: int) -> None:
         raise AssertionError("no learner is needed")
 
-    return PrivateSide(
+    return SiloRound(
         private=Labelled(np.zeros((4, 1)), np.zeros(4, dtype=np.int64)),
         patients=np.arange(4),
         public=np.zeros((len(said), 1)),
         classes=2,
-        number=1,
-        predict=lambda: said,
-        predict_without=without or nobody,
+        round_number=1,
+        labels=said,
+        relabel_without=without or not_estimated,
         build=no_learner,  # type: ignore[arg-type]
         kept=kept or Kept(),
     )

@@ -20,9 +20,9 @@ from store_scenes import (
     vote,
 )
 
+from coordinator.consensus.party_ledger import require_agreement
 from coordinator.consensus.party_noise import PartyEntry, PartyRelease
-from coordinator.party_ledger import require_agreement
-from coordinator.rounds import ClosedBy
+from coordinator.round_engine import ClosedBy
 from coordinator.store import Store, party_releases
 from coordinator.store.records import SiloDeclaration
 from wire.privacy.declaration import Declaration, MechanismName, Unit

@@ -14,6 +14,7 @@ from functools import partial
 from threading import Barrier
 
 import pytest
+from patience import PATIENCE
 from sqlalchemy import create_engine, select
 from store_scenes import (
     ADMIN,
@@ -33,18 +34,19 @@ from store_scenes import (
     publish_set,
     redeem,
     running,
+    stored,
     token,
     vote,
 )
 
-from coordinator.rounds import ClosedBy, Round
+from coordinator.round_engine import ClosedBy, Round
 from coordinator.store import Store
 from coordinator.store.records import MemberStatus
 from coordinator.store.schema import certificates
 from wire import errors
-from wire.chain import GENESIS, link_hash
 from wire.errors import Refusal
-from wire.identity import Role
+from wire.identity.identity import Role
+from wire.runtime.chain import GENESIS, link_hash
 
 RACERS = 4
 SILOS = ("east", "north", "south", "west")
@@ -73,7 +75,7 @@ class RaceContract:
         together = Barrier(RACERS)
 
         def start(_: int) -> str:
-            together.wait(30)
+            together.wait(PATIENCE)
             opened = Store(url)
             opened.signers.keep("f" * 64, "certificate")
             pem = opened.signers.get("f" * 64)
@@ -228,7 +230,7 @@ class RaceContract:
         ]
         others: object = True if same else errors.BALLOT_CONFLICT.code
         assert Counter(at_once(url, deeds)) == {False: 1, others: RACERS - 1}
-        assert len(list(store.ballots.payloads("sepsis", 1))) == 1
+        assert list(stored(store)) == ["north"]
         assert counted(store, "ballot_accepted") == 1
 
     def test_every_ballot_cast_at_once_counts_and_the_quorum_is_noticed(
@@ -247,16 +249,16 @@ class RaceContract:
 
             def close(opened: Store, seen: Round = current) -> frozenset[str]:
                 opened.tasks.begin_close(seen, ClosedBy.DEADLINE)
-                return frozenset(name for name, _ in opened.ballots.payloads("sepsis", seen.number))
+                return frozenset(opened.ballots.declarations("sepsis", seen.number))
 
             voters: list[Callable[[Store], object]] = [
                 partial(vote, silo=silo, number=number) for silo in SILOS
             ]
             *votes, counting = at_once(url, [*voters, close])
-            stored = {silo for silo, held in zip(SILOS, votes, strict=True) if held is False}
+            cast = {silo for silo, held in zip(SILOS, votes, strict=True) if held is False}
             late = {outcome for outcome in votes if outcome is not False}
             assert late <= {errors.ROUND_CLOSED.code}
-            assert counting == stored == set(dict(store.ballots.payloads("sepsis", number)))
+            assert counting == cast == set(stored(store, number))
             current = running(store.tasks.publish(current, consensus(), LATER))
 
     def test_one_of_many_consensuses_is_published(self, store: Store, url: str) -> None:
@@ -315,7 +317,7 @@ class RaceContract:
                 moment = NOW + timedelta(seconds=turn)
                 _tolerant(partial(opened.silos.renew_lease, name, name, 1, moment, LEASE))
 
-        def conductor(opened: Store) -> None:
+        def scheduler(opened: Store) -> None:
             for _ in range(12):
                 for task in opened.tasks.all():
                     opened.tasks.begin_close(running(task), ClosedBy.DEADLINE)
@@ -332,13 +334,13 @@ class RaceContract:
 
         def watcher(opened: Store) -> None:
             for _ in range(50):
-                news = opened.tasks.changed_since(heard[-1] if heard else 0)
-                heard.extend(task.revision for task in news)
+                change_bus = opened.tasks.changed_since(heard[-1] if heard else 0)
+                heard.extend(task.revision for task in change_bus)
 
         crowd: list[Callable[[Store], None]] = [
             *(partial(silo, name=name) for name in SILOS),
-            conductor,
-            conductor,
+            scheduler,
+            scheduler,
             admin,
             watcher,
         ]

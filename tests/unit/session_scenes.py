@@ -11,13 +11,13 @@ import pandas as pd
 import yaml
 from seeded_bits import SeededBits
 
-from coordinator.public_sets import convert
-from silo_agent.privacy.ledger import Ledger
-from silo_agent.trainer.schema_check import Misfit
-from silo_agent.trainer.session import Office, Session, open_session
+from coordinator.public_sets.convert import convert
+from silo_agent.trainer.data.schema_check import Misfit
+from silo_agent.trainer.privacy.ledger.ledger import Ledger
+from silo_agent.trainer.session import Session, SiloContext, open_session
 from silo_agent.trainer.settings import read_settings
 from wire.ballot import pack, unpack
-from wire.task import TaskDefinition
+from wire.task.definition import TaskDefinition
 
 SILO = "st-anna"
 
@@ -48,10 +48,10 @@ def opened(
         }
     )
     ledger = Ledger(folder / "ledger.db", folder / "witness.json", lambda: datetime.now(UTC))
-    office = Office(
+    silo_context = SiloContext(
         read_settings(folder / "silo.yaml"), folder, folder / "tasks", ledger, SeededBits(0)
     )
-    return open_session(definition, converted.schema, converted.path, office, SILO)
+    return open_session(definition, converted.schema, converted.path, silo_context, SILO)
 
 
 def votes(session: Session, number: int, consensus: bytes | None = None) -> Any:

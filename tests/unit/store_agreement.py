@@ -22,11 +22,11 @@ from store_scenes import (
 )
 
 from coordinator.consensus import Agreement, PartyRelease
-from coordinator.rounds import ClosedBy
-from coordinator.store import Store, tasks
+from coordinator.round_engine import ClosedBy
+from coordinator.store import Store, closed_rounds
 from coordinator.store.records import Consensus, TaskAgreement
 from wire.errors import TASK_NAMES_STRANGERS
-from wire.task import TaskDefinition, TaskStatus
+from wire.task.definition import TaskDefinition, TaskStatus
 
 COMPARED = {"north": Agreement(7, 6), "south": Agreement(8, 2)}
 
@@ -94,7 +94,7 @@ class AgreementContract:
     def test_only_so_many_tasks_are_compared_those_that_closed_last(
         self, store: Store, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(tasks, "_COMPARED_TASKS", 2)
+        monkeypatch.setattr(closed_rounds, "_COMPARED_TASKS", 2)
         open_task(store, "north", "south")
         for hour, name in enumerate(("a", "c", "b")):
             store.tasks.create(definition(name), NOW, ADMIN)

@@ -10,8 +10,9 @@ from threading import Barrier
 from typing import TypeVar
 
 import pytest
+from patience import PATIENCE
 
-from coordinator.rounds import Round
+from coordinator.round_engine import Round
 from coordinator.store import Store
 from coordinator.store.records import (
     BallotRecord,
@@ -22,8 +23,8 @@ from coordinator.store.records import (
 )
 from wire.ballot import digest
 from wire.errors import Fault, Refusal
-from wire.identity import Role
-from wire.task import RoundPolicy, TaskDefinition
+from wire.identity.identity import Role
+from wire.task.definition import RoundPolicy, TaskDefinition
 
 T = TypeVar("T")
 
@@ -107,10 +108,14 @@ def running(task: TaskRecord) -> Round:
 
 
 def ballot(
-    silo: str, payload: bytes = b"\x01\x02", number: int = 1, at: datetime = LATER
+    silo: str,
+    payload: bytes = b"\x01\x02",
+    number: int = 1,
+    at: datetime = LATER,
+    task: str = "sepsis",
 ) -> BallotRecord:
     return BallotRecord(
-        task="sepsis",
+        task=task,
         round=number,
         silo=silo,
         digest=digest(payload),
@@ -121,9 +126,21 @@ def ballot(
     )
 
 
-def vote(store: Store, silo: str, payload: bytes = b"\x01\x02", number: int = 1) -> bool:
+def vote(
+    store: Store,
+    silo: str,
+    payload: bytes = b"\x01\x02",
+    number: int = 1,
+    task: str = "sepsis",
+) -> bool:
     """Casts a ballot; True if it was held already."""
-    return store.ballots.accept(ballot(silo, payload, number), payload).already_held
+    return store.ballots.accept(ballot(silo, payload, number, task=task), payload).already_held
+
+
+def stored(store: Store, round_number: int = 1, task: str = "sepsis") -> dict[str, bytes]:
+    """The ballots of a round by silo, in the order in which they are counted."""
+    silos = store.ballots.declarations(task, round_number)
+    return {silo: store.ballots.payload(task, round_number, silo) for silo in silos}
 
 
 def consensus(payload: bytes = b"\x0f\x00", ballots: int = 2) -> Consensus:
@@ -144,7 +161,7 @@ def at_once(url: str, deeds: Sequence[Callable[[Store], T]]) -> list[T | str]:
     stores = [Store(url) for _ in deeds]
 
     def do(store: Store, deed: Callable[[Store], T]) -> T | str:
-        together.wait(30)
+        together.wait(PATIENCE)
         try:
             return deed(store)
         except Refusal as refusal:

@@ -24,6 +24,8 @@ from wire.privacy.events import (
     Unprotected,
 )
 
+pytestmark = pytest.mark.slow
+
 DELTA = 1e-5
 SMALL_EVENTS = st.one_of(
     st.builds(Gaussian, sensitivity=st.just(1.0), scale=st.floats(2, 20)),

@@ -10,15 +10,17 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from patience import PATIENCE
 from prometheus_client import CollectorRegistry
 
-from silo_agent import agent, voting
-from silo_agent.audit import AuditLog
-from silo_agent.casting import OUTCOMES
-from silo_agent.metrics import AgentMetrics
-from silo_agent.metrics_privacy import PrivacyMetrics
-from silo_agent.metrics_tasks import KEPT_SECONDS, MOST_TASKS, TaskMetrics
-from silo_agent.voting import TaskWorker
+from silo_agent.agent import agent
+from silo_agent.agent import worker as voting
+from silo_agent.agent.audit.recorder import AuditLog
+from silo_agent.agent.ballot_outcome import BallotOutcome
+from silo_agent.agent.metrics.instruments import AgentMetrics
+from silo_agent.agent.metrics.privacy import PrivacyMetrics
+from silo_agent.agent.metrics.tasks import KEPT_SECONDS, MOST_TASKS, TaskMetrics
+from silo_agent.agent.worker import TaskWorker
 from wire.consilium.v1 import task_pb2, trainer_pb2
 from wire.errors import (
     APPROVAL_NEEDED,
@@ -28,6 +30,8 @@ from wire.errors import (
     Fault,
     Refusal,
 )
+
+pytestmark = pytest.mark.slow
 
 RUNNING, PAUSED, FINISHED = (
     task_pb2.TASK_STATUS_RUNNING,
@@ -50,7 +54,7 @@ class Page:
         return self.registry.get_sample_value(f"consilium_{name}", labels)
 
     async def until(self, wanted: float | None, name: str, **labels: str) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             while True:
                 if self(name, **labels) == wanted:
                     return
@@ -75,10 +79,10 @@ def page() -> Page:
 
 def ballot(spent: float = 1.7, budget: float | None = 2.0) -> trainer_pb2.VoteResponse:
     answer = trainer_pb2.VoteResponse()
-    answer.standing.spent_micros = answer.standing.budget_micros = 9_000_000
-    answer.standing.task_spent_micros = int(spent * 1e6)
+    answer.privacy_totals.spent_micros = answer.privacy_totals.budget_micros = 9_000_000
+    answer.privacy_totals.task_spent_micros = int(spent * 1e6)
     if budget is not None:
-        answer.standing.task_budget_micros = int(budget * 1e6)
+        answer.privacy_totals.task_budget_micros = int(budget * 1e6)
     answer.training.duration.FromSeconds(3)
     return answer
 
@@ -86,8 +90,8 @@ def ballot(spent: float = 1.7, budget: float | None = 2.0) -> trainer_pb2.VoteRe
 def take_part(tasks: TaskMetrics, task: str) -> None:
     """One round from its opening to its vote."""
     tasks.begin(task)
-    tasks.asked(task, 3.5, ballot())
-    tasks.cast(task, "accepted")
+    tasks.ballot_made(task, 3.5, ballot())
+    tasks.ballot_sent(task, BallotOutcome.ACCEPTED)
     tasks.voted(task, 1)
 
 
@@ -99,8 +103,14 @@ class TestWhatIsCounted:
         payloads = {"ballot": "out", "consensus": "in", "public_set": "in", "extractor": "in"}
         for kind, direction in payloads.items():
             assert page("agent_payload_bytes_total", direction=direction, kind=kind) == 0
-        assert {"accepted", "round_closed", "privacy_too_weak"} <= set(OUTCOMES)
-        for outcome in OUTCOMES:
+        for outcome in (
+            "accepted",
+            "round_closed",
+            "not_a_participant",
+            "ballot_conflict",
+            "ballot_label_space",
+            "privacy_too_weak",
+        ):
             assert page("agent_ballots_total", task="flu", outcome=outcome) == 0
         assert page("agent_vote_seconds_count", task="flu") == 0
         assert page("training_duration_seconds_count", task="flu") == 0
@@ -108,7 +118,7 @@ class TestWhatIsCounted:
     def test_a_ledger_of_years_is_no_increase(self, page: Page) -> None:
         shown = AgentMetrics(page.registry)
         assert page("privacy_releases_total", cost="proved") is None
-        shown.privacy.show(trainer_pb2.PrivacyStanding(releases=500))
+        shown.privacy.show(trainer_pb2.PrivacyTotals(releases=500))
         assert page("privacy_releases_total", cost="proved") == 500
         assert page("privacy_releases_total", cost="estimate") == 0
 
@@ -180,11 +190,11 @@ def test_two_hundred_tasks_leave_the_series_of_a_hundred(page: Page) -> None:
 
 def test_a_budget_that_is_no_longer_set_is_no_longer_shown(page: Page) -> None:
     tasks = page.tasks()
-    tasks.asked("flu", 1, ballot(budget=2))
+    tasks.ballot_made("flu", 1, ballot(budget=2))
     assert page("privacy_epsilon_budget", task="flu") == 2
     without = ballot(budget=None)
-    without.standing.ClearField("budget_micros")
-    tasks.asked("flu", 1, without)
+    without.privacy_totals.ClearField("budget_micros")
+    tasks.ballot_made("flu", 1, without)
     assert page("privacy_epsilon_budget", task="flu") is None
     assert page("privacy_epsilon_budget", task="") is None
     assert page("privacy_epsilon_spent", task="flu") == 1.7
@@ -217,7 +227,7 @@ class TestWaitingForApproval:
     def follow(
         self, page: Page, officer: Officer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> Callable[..., None]:
-        for pause in ("_APPROVAL_SECONDS", "_LATE_APPROVAL_SECONDS"):
+        for pause in ("_APPROVAL_POLL_SECONDS", "_LATE_APPROVAL_POLL_SECONDS"):
             monkeypatch.setattr(voting, pause, 0.001)
         sets = SimpleNamespace(has=lambda digest: True)
         exchange: Any = SimpleNamespace(public_sets=sets)
@@ -248,7 +258,7 @@ class TestWaitingForApproval:
         if status == RUNNING:
             state.open_round.number = 1
             state.open_round.expected.append("north")
-        return lambda worker: worker.hear(state)
+        return lambda worker: worker.update(state)
 
     def test_it_waits_only_while_it_runs(self, follow: Callable[..., None]) -> None:
         follow(
@@ -298,7 +308,7 @@ class Trainer:
 def test_a_trainer_is_looked_at_from_the_start_and_while_nothing_is_asked_of_it(
     page: Page, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(agent, "_LOOK_SECONDS", 0.001)
+    monkeypatch.setattr(agent, "_TRAINER_POLL_SECONDS", 0.001)
     trainer, unused = Trainer(), cast(Any, None)
 
     class Link:

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from silo_agent.home import SiloHome
-from silo_agent.privacy.settings import PrivacySettings
-from silo_agent.trainer.approval import Consent, Decision, Standing, act_on, decide
-from silo_agent.trainer.approval_record import Act, Approval, ApprovalRecord
-from silo_agent.trainer.approval_view import SeenTask, find, print_definition, seen
-from silo_agent.trainer.policy import Approve, Policy, Terms, read_terms
+from silo_agent.shared.home import SiloHome
+from silo_agent.trainer.approval.consent import ApprovalState, Consent, Decision, act_on, decide
+from silo_agent.trainer.approval.policy import ApprovalCriteria, Approve, Policy, read_criteria
+from silo_agent.trainer.approval.record import Act, Approval, ApprovalRecord
+from silo_agent.trainer.approval.view import SeenTask, find, print_definition, seen
+from silo_agent.trainer.privacy.settings import PrivacySettings
 from silo_agent.trainer.settings import read_settings
 from silo_agent.trainer.task_folder import TaskFolder
 from wire.errors import (
@@ -28,7 +28,9 @@ from wire.errors import (
     ConfigurationError,
     Refusal,
 )
-from wire.task import TaskDefinition
+from wire.task.definition import TaskDefinition
+
+pytestmark = pytest.mark.slow
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 SET = "ab" * 32
@@ -139,21 +141,21 @@ def test_a_wrong_policy_is_refused_by_name_of_the_key(
     tmp_path: Path, policy: str, says: str
 ) -> None:
     path = write(tmp_path, policy)
-    for read in (read_settings, read_terms):
+    for read in (read_settings, read_criteria):
         with pytest.raises(ConfigurationError) as refused:
             read(path)
         assert says in refused.value.sentence
 
 
 def test_without_a_policy_a_person_must_accept_each_task(tmp_path: Path) -> None:
-    policy = read_terms(write(tmp_path, "")).policy
+    policy = read_criteria(write(tmp_path, "")).policy
     assert policy.approve is Approve.MANUAL
     assert "a person accepts each task" in policy.in_words()[0]
     assert policy.in_words()[1:] == ("no limits are set",)
 
 
 def test_labels_yaml_reads_as_booleans_are_class_names(tmp_path: Path) -> None:
-    policy = read_terms(write(tmp_path, "policy: {labels: [yes, no]}\n")).policy
+    policy = read_criteria(write(tmp_path, "policy: {labels: [yes, no]}\n")).policy
     assert policy.broken_by(task(labels=[True, False])) == ()
 
 
@@ -174,35 +176,35 @@ def test_a_policy_in_words_names_every_limit() -> None:
 # -- decisions --------------------------------------------------------------------------------------
 
 
-def standing(policy: Policy, *acts: Approval) -> Standing:
-    return decide(task(), Terms(policy), acts).standing
+def state_of(policy: Policy, *acts: Approval) -> ApprovalState:
+    return decide(task(), ApprovalCriteria(policy), acts).state
 
 
 def test_a_task_within_limits_still_waits_for_a_person_unless_the_policy_says_otherwise() -> None:
-    assert standing(Policy(max_rounds=5)) is Standing.WAITING
-    assert standing(limits(max_rounds=5)) is Standing.APPROVED
+    assert state_of(Policy(max_rounds=5)) is ApprovalState.WAITING
+    assert state_of(limits(max_rounds=5)) is ApprovalState.APPROVED
 
 
 def test_a_persons_latest_word_decides() -> None:
     yes, no = word(Act.APPROVED, task()), word(Act.WITHDRAWN, task())
-    assert standing(Policy(), yes) is Standing.APPROVED
-    assert standing(Policy(), yes, no) is Standing.WAITING
-    assert standing(Policy(), yes, no, yes) is Standing.APPROVED
+    assert state_of(Policy(), yes) is ApprovalState.APPROVED
+    assert state_of(Policy(), yes, no) is ApprovalState.WAITING
+    assert state_of(Policy(), yes, no, yes) is ApprovalState.APPROVED
 
 
 def test_a_withdrawal_stands_above_the_policys_acceptance() -> None:
     accepted = word(Act.ACCEPTED_BY_POLICY, task())
     no = word(Act.WITHDRAWN, task())
-    assert standing(limits(max_rounds=5), accepted, no) is Standing.WAITING
+    assert state_of(limits(max_rounds=5), accepted, no) is ApprovalState.WAITING
 
 
 def test_what_the_policy_once_accepted_waits_for_a_person_when_the_policy_asks_for_one() -> None:
-    assert standing(Policy(), word(Act.ACCEPTED_BY_POLICY, task())) is Standing.WAITING
+    assert state_of(Policy(), word(Act.ACCEPTED_BY_POLICY, task())) is ApprovalState.WAITING
 
 
 def test_approval_never_overrides_a_limit() -> None:
-    decision = decide(task(), Terms(Policy(max_rounds=4)), [word(Act.APPROVED, task())])
-    assert decision == Decision(Standing.REFUSED, ("max_rounds is 4, the task has 5",))
+    decision = decide(task(), ApprovalCriteria(Policy(max_rounds=4)), [word(Act.APPROVED, task())])
+    assert decision == Decision(ApprovalState.REFUSED, ("max_rounds is 4, the task has 5",))
 
 
 @pytest.mark.parametrize(
@@ -220,9 +222,9 @@ def test_approval_never_overrides_a_limit() -> None:
 )
 def test_a_changed_task_of_the_same_name_needs_a_new_approval(changes: dict[str, object]) -> None:
     approvals = [word(Act.APPROVED, task())]
-    assert decide(task(), Terms(Policy()), approvals).standing is Standing.APPROVED
-    changed = decide(task(**changes), Terms(Policy()), approvals)
-    assert changed.standing is Standing.WAITING
+    assert decide(task(), ApprovalCriteria(Policy()), approvals).state is ApprovalState.APPROVED
+    changed = decide(task(**changes), ApprovalCriteria(Policy()), approvals)
+    assert changed.state is ApprovalState.WAITING
 
 
 # -- the record -------------------------------------------------------------------------------------
@@ -411,7 +413,8 @@ def printed(definition: TaskDefinition) -> str:
     console = Console(width=200)
     with console.capture() as captured:
         print_definition(
-            SeenTask(definition, Terms(Policy()), Decision(Standing.WAITING), ()), console
+            SeenTask(definition, ApprovalCriteria(Policy()), Decision(ApprovalState.WAITING), ()),
+            console,
         )
     return captured.get()
 

@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from wire.archive import STREAM, aside, opened, pack, unpack
 from wire.errors import ConfigurationError
+from wire.runtime.archive import STREAM, open_backup, pack, temporary_folder, unpack
+
+pytestmark = pytest.mark.slow
 
 
 def packed(tmp_path: Path, kind: str = "trainer") -> bytes:
@@ -45,8 +47,8 @@ def test_what_went_in_comes_out(tmp_path: Path) -> None:
 
 def test_nobody_but_the_owner_reads_it(tmp_path: Path) -> None:
     folder = filled(tmp_path, packed(tmp_path))
-    for path in folder.rglob("*"):
-        assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0
+    for path in (folder, *folder.rglob("*")):
+        assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600)
 
 
 @pytest.mark.parametrize("left", [0, 100, 512, 1024, 4096, 9000])
@@ -73,12 +75,15 @@ def test_another_kind_of_backup_is_refused(tmp_path: Path) -> None:
         filled(tmp_path, packed(tmp_path, "coordinator"))
 
 
-def member(name: str, kind: bytes = tarfile.REGTYPE, link: str = "") -> bytes:
+def member(
+    *names: str, kind: bytes = tarfile.REGTYPE, link: str = "", content: bytes = b""
+) -> bytes:
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w") as archive:
-        info = tarfile.TarInfo(name)
-        info.type, info.linkname = kind, link
-        archive.addfile(info)
+        for name in names:
+            info = tarfile.TarInfo(name)
+            info.type, info.linkname, info.size = kind, link, len(content)
+            archive.addfile(info, io.BytesIO(content))
     return out.getvalue()
 
 
@@ -88,9 +93,12 @@ def member(name: str, kind: bytes = tarfile.REGTYPE, link: str = "") -> bytes:
         member("/etc/passwd"),
         member("../outside"),
         member("tasks/../../outside"),
-        member("link", tarfile.SYMTYPE, "/etc"),
-        member("hard", tarfile.LNKTYPE, "ledger.db"),
-        member("device", tarfile.CHRTYPE),
+        member("without/its/folder"),
+        member("link", kind=tarfile.SYMTYPE, link="/etc"),
+        member("link", kind=tarfile.SYMTYPE, link="ledger.db"),
+        member("hard", kind=tarfile.LNKTYPE, link="ledger.db"),
+        member("device", kind=tarfile.CHRTYPE),
+        member("pipe", kind=tarfile.FIFOTYPE),
     ],
 )
 def test_what_would_write_elsewhere_is_refused(tmp_path: Path, stream: bytes) -> None:
@@ -100,6 +108,15 @@ def test_what_would_write_elsewhere_is_refused(tmp_path: Path, stream: bytes) ->
     assert list((tmp_path / "to").iterdir()) == []
 
 
+@pytest.mark.parametrize("kind", [tarfile.REGTYPE, tarfile.DIRTYPE])
+def test_nothing_is_written_over(tmp_path: Path, kind: bytes) -> None:
+    content = b"first" if kind == tarfile.REGTYPE else b""
+    with pytest.raises(ConfigurationError, match="none of ours"):
+        filled(tmp_path, member("same", "same", kind=kind, content=content))
+    if content:
+        assert (tmp_path / "to" / "same").read_bytes() == b"first"
+
+
 def test_noise_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="cannot be read"):
         filled(tmp_path, b"no archive at all" * 100)
@@ -107,19 +124,22 @@ def test_noise_is_refused(tmp_path: Path) -> None:
 
 def test_a_file_is_never_replaced(tmp_path: Path) -> None:
     file = tmp_path / "backup.tar"
-    with opened(file, "w") as written:
+    with open_backup(file, "w") as written:
         written.write(b"first")
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    with pytest.raises(ConfigurationError, match="exists"), opened(file, "w"):
+    with pytest.raises(ConfigurationError, match="exists"), open_backup(file, "w"):
         pass
     assert file.read_bytes() == b"first"
-    with pytest.raises(ConfigurationError, match="No such file"), opened(tmp_path / "none", "r"):
+    with (
+        pytest.raises(ConfigurationError, match="No such file"),
+        open_backup(tmp_path / "none", "r"),
+    ):
         pass
 
 
 def test_a_terminal_is_no_place_for_a_backup(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    with pytest.raises(ConfigurationError, match="terminal"), opened(STREAM, "w"):
+    with pytest.raises(ConfigurationError, match="terminal"), open_backup(STREAM, "w"):
         pass
 
 
@@ -127,7 +147,7 @@ def test_a_file_that_did_not_get_whole_goes_again(tmp_path: Path) -> None:
     file = tmp_path / "backup.tar"
 
     def interrupted() -> None:
-        with opened(file, "w") as written:
+        with open_backup(file, "w") as written:
             written.write(b"half")
             raise KeyboardInterrupt
 
@@ -142,7 +162,7 @@ def test_what_a_killed_command_left_goes_a_day_later(tmp_path: Path) -> None:
         left.mkdir()
         (left / "key").touch()
     os.utime(old, (0, 0))
-    with aside(tmp_path) as place:
+    with temporary_folder(tmp_path) as place:
         assert list(place.iterdir()) == []
         # It may be another command's that still works.
         assert (old.exists(), fresh.exists()) == (False, True)

@@ -15,21 +15,20 @@ from cryptography.hazmat.primitives.asymmetric.types import CertificateIssuerPri
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from coordinator.authority import Authority
-from wire import identity
+from coordinator.pki.authority import Authority
 from wire.errors import NAME_INVALID, REQUEST_INVALID, ConfigurationError, Refusal
-from wire.identity import (
+from wire.identity import files as identity_files
+from wire.identity.files import IdentityFiles, key_pem, new_key, pending_key
+from wire.identity.identity import (
     Identity,
-    IdentityFiles,
     Role,
-    key_pem,
-    new_key,
-    pending_key,
     presented_certificate,
     read_certificate,
     signed_by,
     valid_name,
 )
+
+pytestmark = pytest.mark.slow
 
 NOW = datetime(2031, 5, 6, 7, 8, 9, tzinfo=UTC)
 MONTH = timedelta(days=30)
@@ -366,8 +365,8 @@ class TestIdentityFiles:
 
             return step
 
-        for act in ("write_atomically", "_keep_pending_key"):
-            monkeypatch.setattr(identity, act, dying(getattr(identity, act)))
+        for act in ("write_atomically", "_promote_pending_key"):
+            monkeypatch.setattr(identity_files, act, dying(getattr(identity_files, act)))
         with pytest.raises(KeyboardInterrupt):
             new.store()
         monkeypatch.undo()

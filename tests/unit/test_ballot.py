@@ -30,7 +30,7 @@ from wire.ballot import (
     unpack_scored,
 )
 from wire.consilium.v1 import ballot_pb2
-from wire.task import TaskDefinition
+from wire.task.definition import TaskDefinition
 
 EXAMPLE = np.array([0, 2, ABSTAIN, 1, 1, 0, 2, 2, 0, 1])
 """The worked example of docs/wire-format.md: ten rows, three classes."""
@@ -236,6 +236,18 @@ def test_a_code_is_refused_exactly_when_it_is_above_the_abstention(
         assert refusal(data, shape).is_a(errors.BALLOT_LABEL)
     else:
         check(data, shape)
+
+
+@pytest.mark.parametrize("classes", range(1, 20))
+def test_each_code_above_the_abstention_is_refused_and_no_other(classes: int) -> None:
+    shape = BallotShape(8, classes, Encoding.INDEX)
+    for code in range(1 << shape.planes):
+        bits = reversed(range(shape.planes))
+        data = bytes(0xFF if code >> bit & 1 else 0 for bit in bits)
+        if code > classes:
+            assert refusal(data, shape).is_a(errors.BALLOT_LABEL), code
+        else:
+            check(data, shape)
 
 
 def test_unpacking_refuses_what_the_check_refuses() -> None:

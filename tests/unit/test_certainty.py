@@ -16,9 +16,14 @@ from scipy.optimize import minimize
 from scipy.special import expit
 from seeded_bits import SeededBits
 
-from silo_agent.models.catalogue import LearnerSpec
-from silo_agent.models.protocol import Features, Labelled
-from silo_agent.privacy.certainty_model import (
+from silo_agent.trainer.explain.costs import TaskFacts, costs_of
+from silo_agent.trainer.explain.explain import explain
+from silo_agent.trainer.methods.protocol import CannotServe
+from silo_agent.trainer.methods.registry import method_for
+from silo_agent.trainer.models.catalogue import LearnerSpec
+from silo_agent.trainer.models.protocol import Features, Labelled
+from silo_agent.trainer.planner.plan import Question
+from silo_agent.trainer.privacy.certainty.model import (
     GRID,
     SLACK,
     CertaintyPlan,
@@ -28,25 +33,24 @@ from silo_agent.privacy.certainty_model import (
     papers_scale,
     shares,
 )
-from silo_agent.privacy.certainty_rows import PublicView, negatives
-from silo_agent.privacy.certainty_scores import UNINFORMED, scores, shrunk
-from silo_agent.privacy.certainty_worth import TELLING, CertaintyWorth
-from silo_agent.privacy.costs import TaskFacts, costs_of
-from silo_agent.privacy.explain import explain
-from silo_agent.privacy.ledger import Ledger
-from silo_agent.privacy.ledger_report import examine
-from silo_agent.privacy.planner.plan import Question
-from silo_agent.privacy.release import Kind, Release
-from silo_agent.privacy.settings import CertaintySettings, PrivacySettings
-from silo_agent.trainer.releasing import PaidBallot
-from silo_agent.trainer.session import Keeping, Session, assemble
+from silo_agent.trainer.privacy.certainty.rows import PublicView, negatives
+from silo_agent.trainer.privacy.certainty.scores import UNINFORMED, scores, shrunk
+from silo_agent.trainer.privacy.certainty.worth import TELLING, CertaintyWorth
+from silo_agent.trainer.privacy.ledger.ledger import Ledger
+from silo_agent.trainer.privacy.ledger.release import Kind, Release
+from silo_agent.trainer.privacy.ledger.report import examine
+from silo_agent.trainer.privacy.settings import CertaintySettings, PrivacySettings
+from silo_agent.trainer.release import PaidBallot
+from silo_agent.trainer.session import Session, SessionInputs, TaskStorage, assemble
 from silo_agent.trainer.settings import TrainingSettings
 from silo_agent.trainer.task_folder import TaskFolder
 from wire.ballot import ABSTAIN, unpack_scored
 from wire.privacy.accounting import epsilon
 from wire.privacy.declaration import Unit
 from wire.privacy.events import Free, Gaussian, Unprotected
-from wire.task import TaskDefinition
+from wire.task.definition import TaskDefinition
+
+pytestmark = pytest.mark.slow
 
 ROWS, PATIENTS = 60, 40
 
@@ -329,19 +333,22 @@ def attempted(
     own = clouds(PATIENTS, 2) if private is None else private
     definition = a_task(**changes)
     folder = TaskFolder(home, definition.digest)
-    return assemble(
-        definition,
-        TrainingSettings(
+    inputs = SessionInputs(
+        definition=definition,
+        settings=TrainingSettings(
             model=LearnerSpec(name="decision_tree"), privacy=PrivacySettings.model_validate(section)
         ),
-        own,
-        PUBLIC,
-        Keeping(folder, the_ledger(home), SeededBits(seed)),
+        private=own,
+        public=PUBLIC,
         patients=np.arange(len(own)),
         unit=Unit.PATIENT,
-        known=(0, 1),
+        storage=TaskStorage(folder, the_ledger(home), SeededBits(seed)),
         extractor=AsTheyAre(),  # type: ignore[arg-type]
     )
+    try:
+        return assemble(inputs)
+    except CannotServe as unfit:
+        return unfit.sentence
 
 
 def the_ledger(home: Path) -> Ledger:
@@ -359,7 +366,7 @@ def test_votes_carry_certainties_and_abstain_where_these_were_learned(opening: O
     labels, certainties = unpack_scored(session.vote(1, None).data, session.shape)
     assert np.array_equal(np.flatnonzero(labels == ABSTAIN), AGAINST)
     rest = np.setdiff1d(np.arange(ROWS), AGAINST)
-    expected = session.learning.training.fit(1, None, None).predict(PUBLIC)
+    expected = session.learner.training.fit(1, None, None).predict(PUBLIC)
     assert np.array_equal(labels[rest], expected[rest])
     assert certainties[rest].min() >= 1
     assert len(set(certainties[rest])) > 3
@@ -389,7 +396,7 @@ def test_without_a_mechanism_certainties_are_on_the_books_once_and_epsilon_stays
     for release in later:
         assert release.events == (Unprotected(),)
         assert (release.made_from, release.pays_for) == (first.made_from, ())
-    assert math.isinf(opening().releasing.spent())
+    assert math.isinf(opening().releaser.spent())
 
 
 def test_beside_a_labeller_both_are_paid_once_and_stay_within_the_budget(
@@ -404,7 +411,7 @@ def test_beside_a_labeller_both_are_paid_once_and_stay_within_the_budget(
     first, *later = releases(tmp_path)
     assert len(first.pays_for) == 2
     assert all(release.events == (Free(),) for release in later)
-    spent = session.releasing.spent()
+    spent = session.releaser.spent()
     assert 1.98 < spent <= 2
     assert ballots[0].declaration.epsilon == pytest.approx(spent)
     (head, certainty) = first.events
@@ -423,7 +430,7 @@ def test_what_is_bought_anew_is_paid_anew_and_certainties_are_not(
     assert first.events == (*second.events, *a_plan(PATIENTS, len(AGAINST), 0.1).events)
     assert second.pays_for == ()
     assert (third.kind, third.pays_for) == (Kind.REPETITION, ())
-    assert 29.5 < opening(privacy).releasing.spent() <= 30
+    assert 29.5 < opening(privacy).releaser.spent() <= 30
 
 
 def test_a_ballot_repeated_for_nothing_pays_for_nothing(opening: Opening, tmp_path: Path) -> None:
@@ -440,8 +447,8 @@ def test_votes_whose_noise_is_not_gaussian_leave_room_too(opening: Opening) -> N
     privacy = {"mechanism": "randomized_response", "epsilon": 40, "certainty": {"epsilon": 20}}
     session = opening(privacy, rounds={"max_rounds": 1, "quorum": 1})
     declared = session.vote(1, None).declaration
-    assert 15 < session.releasing.spent() <= 40
-    assert declared.epsilon == pytest.approx(session.releasing.spent())
+    assert 15 < session.releaser.spent() <= 40
+    assert declared.epsilon == pytest.approx(session.releaser.spent())
 
 
 def test_a_ballot_kept_and_overtaken_by_the_next_round_does_not_pay_twice(
@@ -552,27 +559,27 @@ def test_the_ledger_shows_the_noise_and_what_was_paid_for(opening: Opening, tmp_
         opening(privacy).vote(number, None)
     settings = PrivacySettings.model_validate(privacy)
     report = examine(the_ledger(tmp_path).entries(), settings)
-    first, second = (line.as_json() for line in report.lines)
+    first, second = (line.as_json() for line in report.rows)
     paid = first["pays_for"]
     assert isinstance(paid, list)
     assert [name.split("-")[0] for name in paid] == ["head", "certainty"]
     assert second["pays_for"] == []
     assert second["made_from"] == first["made_from"] == paid
-    assert "certainty_noise" in report.lines[0].parameters
+    assert "certainty_noise" in report.rows[0].parameters
     assert "ε = 2 at" in report.sentences()[0] or "ε = 1.99" in report.sentences()[0]
-    assert json.loads(str(report.lines[0].as_csv()["pays_for"])) == paid
+    assert json.loads(str(report.rows[0].as_csv()["pays_for"])) == paid
 
 
 def facts(**changes: Any) -> TaskFacts:
     definition = a_task(**changes)
-    return TaskFacts(definition.shape, 3, "t", definition.fedaux, definition.public_set)
+    return TaskFacts(definition.shape, 3, "t", method_for(definition))
 
 
 def test_what_a_task_costs_includes_its_certainties() -> None:
     own = PrivacySettings.model_validate(
         {"mechanism": {"name": "teacher_votes", "scale": 40.0}, "certainty": {"epsilon": 1}}
     )
-    plain = replace(facts(), fedaux=None)
+    plain = replace(facts(), method=None)
     assert costs_of(own, "pid", facts()).epsilon > costs_of(own, "pid", plain).epsilon + 0.1  # type: ignore[operator]
     budget = PrivacySettings.model_validate({"mechanism": "private_labeller", "epsilon": 2})
     assert 1.9 < (costs_of(budget, "pid", facts()).epsilon or 0) <= 2
@@ -594,7 +601,7 @@ def test_the_page_to_sign_speaks_of_certainties_where_a_task_may_have_them() -> 
         assert "part of the task's budget" in text
         assert f"below {few} patients" in text
         assert "a number from 1 to 15" in text
-    assert "FEDAUX" not in said(replace(facts(), fedaux=None))
+    assert "FEDAUX" not in said(replace(facts(), method=None))
 
 
 @pytest.mark.parametrize(("patients", "budget"), [(94, 0.1), (94, 1.0), (1000, 0.1), (1000, 10.0)])

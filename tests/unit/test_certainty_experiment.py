@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from experiments import certainty
 from experiments.certainty import Cell, Result
+
+pytestmark = pytest.mark.slow
 
 
 def test_certain_votes_beat_equal_ones_where_silos_share_hardly_a_class() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wire.chain import GENESIS, Damage, Head, Link, append, first_break, head_of, link_hash
+from wire.runtime.chain import GENESIS, Damage, Head, Link, append, first_break, head_of, link_hash
 
 
 def chain(entries: int) -> list[Link]:

@@ -19,10 +19,13 @@ from typing import Any
 
 import pytest
 import yaml
+from patience import PATIENCE
 
-from coordinator.authority import Authority
-from coordinator.rate_limit import Limits
+from coordinator.pki.authority import Authority
+from coordinator.settings import Limits
 from wire import __version__
+
+pytestmark = pytest.mark.slow
 
 REPOSITORY = Path(__file__).parents[2]
 CHARTS = REPOSITORY / "helm"
@@ -146,7 +149,7 @@ def test_walled_in_knows_an_open_way(walled_in: ModuleType) -> None:
         thread = threading.Thread(target=answer, daemon=True)
         thread.start()
         assert walled_in.tried(("UDP", *resolver.getsockname())) == "open"
-        thread.join(10)
+        thread.join(PATIENCE)
 
 
 def test_walled_in_takes_silence_and_unreachable_for_a_wall(walled_in: ModuleType) -> None:
@@ -275,6 +278,6 @@ def test_reachable_knows_the_coordinator_by_its_name(tmp_path: Path, host: str, 
             text=True,
             check=False,
         )
-        thread.join(10)
+        thread.join(PATIENCE)
     assert (outcome.returncode == 0) is fits, outcome.stderr
     assert f"answers as {host}" in outcome.stdout if fits else "not of" in outcome.stderr

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 import typer
 
-from wire.cli import application
+from wire.runtime.cli import application
+
+pytestmark = pytest.mark.slow
 
 
 def options(command: Any, *path: str) -> Iterator[tuple[str, Any]]:

@@ -18,12 +18,12 @@ from coordinator.consensus import (
     TieKey,
     changed_rows,
     form_consensus,
-    forming,
     majority,
     rule_for,
+    rules,
 )
 from wire.ballot import ABSTAIN, BallotShape, Encoding, pack
-from wire.consensus_policy import ConsensusPolicy, RuleName
+from wire.task.consensus_policy import ConsensusPolicy, RuleName
 
 KEY = TieKey.of("ab" * 32, 3)
 WORD = 2**64
@@ -147,6 +147,19 @@ def test_shares_are_exact_where_small_types_would_overflow() -> None:
     assert QualifiedMajority(666)(counts, 0, KEY).tolist() == [0, ABSTAIN]
 
 
+def test_all_of_the_votes_are_not_one_less_than_all() -> None:
+    counts = np.array([[1001, 0], [1000, 1]], dtype=np.uint16)
+    assert QualifiedMajority(1000)(counts, 0, KEY).tolist() == [0, ABSTAIN]
+
+
+def test_a_thousandth_is_the_least_share_and_a_whole_the_largest() -> None:
+    counts = np.array([[2, 1]], dtype=np.uint8)
+    assert QualifiedMajority(1)(counts, 0, KEY).tolist() == [0]
+    for permille in (0, 1001):
+        with pytest.raises(ValueError, match="1 to 1000 thousandths"):
+            QualifiedMajority(permille)
+
+
 def test_a_tied_row_that_reaches_the_share_falls_as_in_a_majority() -> None:
     counts = all_tied(200, 2, [0, 1])
     qualified = QualifiedMajority(500)(counts, 0, KEY)
@@ -188,7 +201,7 @@ def test_a_consensus_does_not_depend_on_the_size_of_blocks(
     for _ in range(6):
         tally.add(pack(random.integers(-1, 4, shape.rows), shape))
     whole = rule(tally.counts(), 0, KEY)
-    monkeypatch.setattr(forming, "ROW_BLOCK", 33)
+    monkeypatch.setattr(rules, "ROW_BLOCK", 33)
     labels = form_consensus(tally, rule, KEY)
     np.testing.assert_array_equal(labels, whole)
     assert labels.dtype == np.int32

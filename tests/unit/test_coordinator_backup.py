@@ -12,13 +12,15 @@ from pathlib import Path
 import pytest
 import yaml
 
-from coordinator.backup import back_up, put_back, stream
 from coordinator.cli.coordinator import init
-from coordinator.rotation import Authorities
+from coordinator.pki.rotation import Authorities
 from coordinator.settings import CoordinatorHome
+from coordinator.setup.backup import back_up, restore, stream
 from coordinator.store import Store
 from wire.errors import ConfigurationError
-from wire.files import digest_of
+from wire.runtime.files import digest_of
+
+pytestmark = pytest.mark.slow
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 
@@ -150,7 +152,7 @@ def streamed(home: CoordinatorHome) -> bytes:
 
 def test_a_stream_becomes_the_same_consortium(home: CoordinatorHome, tmp_path: Path) -> None:
     again = CoordinatorHome(tmp_path / "again")
-    put_back(again, io.BytesIO(streamed(home)))
+    restore(again, io.BytesIO(streamed(home)))
     assert again.settings() == home.settings()
     assert (
         Authorities.load(again.authority).signing.fingerprint
@@ -167,7 +169,7 @@ def test_a_consortium_is_never_put_over_another(home: CoordinatorHome) -> None:
     content = streamed(home)
     before = Authorities.load(home.authority).signing.fingerprint
     with pytest.raises(ConfigurationError, match="There is a consortium"):
-        put_back(home, io.BytesIO(content))
+        restore(home, io.BytesIO(content))
     assert Authorities.load(home.authority).signing.fingerprint == before
 
 
@@ -175,6 +177,6 @@ def test_half_a_stream_leaves_no_consortium(home: CoordinatorHome, tmp_path: Pat
     content, again = streamed(home), CoordinatorHome(tmp_path / "again")
     for end in (0, 1000, len(content) // 2, len(content) - 11_000):
         with pytest.raises(ConfigurationError):
-            put_back(again, io.BytesIO(content[:end]))
+            restore(again, io.BytesIO(content[:end]))
         assert not again.settings_file.exists()
         assert list(again.root.iterdir()) == []

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from wire.crash_points import ONCE, VARIABLE, crash_point
+from wire.runtime.crash_points import ONCE, VARIABLE, crash_point
 
 
 @pytest.fixture

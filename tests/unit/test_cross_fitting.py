@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +11,17 @@ import numpy as np
 import pytest
 
 from experiments.cross_fit import Cell, Result, measure, page
-from experiments.federation import task
-from silo_agent.models.catalogue import LearnerSpec, build
-from silo_agent.models.protocol import Labelled
-from silo_agent.trainer.cross_fitting import Apart, fit_apart, folds_of
-from silo_agent.trainer.fedct import CoTraining
-from silo_agent.trainer.learning import Learning
+from experiments.federation import define_task
+from silo_agent.trainer.methods.co_training import CoTraining
+from silo_agent.trainer.methods.cross_fitting import FoldLearners, fit_fold_learners, folds_of
+from silo_agent.trainer.methods.fedct import FedCT
+from silo_agent.trainer.methods.local_learner import LocalLearner
+from silo_agent.trainer.models.catalogue import LearnerSpec, build
+from silo_agent.trainer.models.protocol import Labelled
 from silo_agent.trainer.task_folder import TaskFolder
-from wire.ballot import pack
-from wire.task import TaskDefinition
+from wire.task.definition import TaskDefinition
+
+pytestmark = pytest.mark.slow
 
 ROWS = 30
 PRIVATE = Labelled(-1 - np.arange(6.0)[:, None], np.array([0, 1, 0, 1, 0, 1]))
@@ -67,19 +69,34 @@ def co_training(make: Callable[[int], Any]) -> CoTraining:
 
 
 def a_task(cross_fit: int) -> TaskDefinition:
-    return task(PUBLIC, 2, ["a", "b"], cross_fit=cross_fit)
+    return define_task(PUBLIC, 2, ["a", "b"], cross_fit=cross_fit)
 
 
-def learning(
-    folder: Path, make: Callable[[int], Any], cross_fit: int = 3, silo: str = "a"
-) -> Learning:
+@dataclass(frozen=True)
+class Silo:
+    """FedCT with its learner at one silo."""
+
+    method: FedCT
+    learner: LocalLearner
+
+    def labels(self, round_number: int, consensus: np.ndarray | None) -> np.ndarray:
+        return self.method.label_public(self.learner, round_number, consensus)
+
+    def labels_without(
+        self, unit: int, round_number: int, consensus: np.ndarray | None
+    ) -> np.ndarray:
+        return self.method.label_public(self.learner.without(unit), round_number, consensus)
+
+    def final_learner(self, round_number: int, consensus: np.ndarray) -> Any:
+        return self.method.final_learner(self.learner, round_number, consensus)
+
+
+def learning(folder: Path, make: Callable[[int], Any], cross_fit: int = 3, silo: str = "a") -> Silo:
     definition = a_task(cross_fit)
     kept = TaskFolder(folder, definition.digest)
-    return Learning(definition, kept, co_training(make), np.arange(6), silo=silo)
-
-
-def packed(labels: np.ndarray) -> bytes:
-    return pack(labels, a_task(1).shape.as_index())
+    return Silo(
+        FedCT(definition, silo), LocalLearner(co_training(make), np.arange(6), kept, units=6)
+    )
 
 
 # -- folds ------------------------------------------------------------------------------------------
@@ -96,7 +113,7 @@ def test_folds_are_even_fixed_and_every_silos_own(tmp_path: Path) -> None:
 
     def own(silo: str) -> list[set[float]]:
         fits: list[set[float]] = []
-        learning(tmp_path / silo, lambda _: Refitted(fits), 2, silo).labels(2, packed(CONSENSUS))
+        learning(tmp_path / silo, lambda _: Refitted(fits), 2, silo).labels(2, CONSENSUS)
         return fits
 
     assert own("a") != own("b")
@@ -109,7 +126,7 @@ def test_every_row_is_labelled_by_one_that_has_not_seen_its_label(tmp_path: Path
     fits: list[set[float]] = []
     silo = learning(tmp_path, lambda _: Refitted(fits))
 
-    labels = silo.labels(2, packed(CONSENSUS))
+    labels = silo.labels(2, CONSENSUS)
 
     assert labels.tolist() == [row % 2 for row in range(ROWS)]
     own, agreed = set(PRIVATE.features[:, 0]), set(np.flatnonzero(CONSENSUS != -1).astype(float))
@@ -132,7 +149,7 @@ def test_more_folds_than_rows_leave_some_empty() -> None:
     training = replace(co_training(lambda _: Refitted(fits)), public=PUBLIC[:2])
     folds = folds_of(2, 5, "")
 
-    learned = fit_apart(training, 2, CONSENSUS[:2], None, folds, 5)
+    learned = fit_fold_learners(training, 2, CONSENSUS[:2], None, folds, 5)
 
     assert learned.predict(PUBLIC[:2], folds).tolist() == [0, 1]
 
@@ -142,7 +159,7 @@ def test_an_estimate_of_the_sensitivity_leaves_the_patient_out_of_every_fold(
 ) -> None:
     fits: list[set[float]] = []
 
-    learning(tmp_path, lambda _: Refitted(fits)).labels_without(2, 2, packed(CONSENSUS))
+    learning(tmp_path, lambda _: Refitted(fits)).labels_without(2, 2, CONSENSUS)
 
     assert len(fits) == 3
     assert all(-3.0 not in seen and -2.0 in seen for seen in fits)
@@ -157,15 +174,15 @@ def test_a_network_never_meets_the_labels_of_its_fold_and_the_one_at_home_meets_
     silo = learning(tmp_path, lambda _: Continuing())
     said = [silo.labels(1, None)]
     for number in (2, 3, 4):
-        said.append(silo.labels(number, packed(np.roll(CONSENSUS, number))))
+        said.append(silo.labels(number, np.roll(CONSENSUS, number)))
 
     # Every one has taken its steps in every round, since it was one with the others in the first.
     assert [set(labels) for labels in said] == [{1}, {0}, {1}, {0}]
-    state = TaskFolder(tmp_path, silo.definition.digest).learner(4)
-    assert isinstance(state, Apart)
+    state = TaskFolder(tmp_path, silo.method.definition.digest).learner(4)
+    assert isinstance(state, FoldLearners)
     assert [part.advances for part in state.parts] == [4, 4, 4]  # type: ignore[union-attr]
     assert all(len(part.seen) == 20 for part in state.parts)  # type: ignore[union-attr]
-    home = silo.home_learner(5, packed(CONSENSUS))
+    home = silo.final_learner(5, CONSENSUS)
     assert isinstance(home, Continuing)
     assert (home.advances, len(home.seen)) == (5, ROWS)
 
@@ -177,13 +194,13 @@ def test_a_killed_trainer_does_not_train_twice(tmp_path: Path) -> None:
 
     first = learning(tmp_path, lambda _: Continuing())
     first.labels(1, None)
-    said = first.labels(2, packed(CONSENSUS))
+    said = first.labels(2, CONSENSUS)
     again = learning(tmp_path, lambda _: Exhausted())
-    assert np.array_equal(again.labels(2, packed(CONSENSUS)), said)
+    assert np.array_equal(again.labels(2, CONSENSUS), said)
 
-    home = first.home_learner(3, packed(CONSENSUS))
+    home = first.final_learner(3, CONSENSUS)
     again = learning(tmp_path, lambda _: Exhausted())
-    assert vars(again.home_learner(3, packed(CONSENSUS))) == vars(home)
+    assert vars(again.final_learner(3, CONSENSUS)) == vars(home)
 
 
 def test_networks_go_on_after_a_restart_as_if_there_had_been_none(tmp_path: Path) -> None:
@@ -195,8 +212,8 @@ def test_networks_go_on_after_a_restart_as_if_there_had_been_none(tmp_path: Path
     there = learning(tmp_path / "there", make, 2)
     for number, consensus in (
         (1, None),
-        (2, packed(CONSENSUS)),
-        (3, packed(np.roll(CONSENSUS, 1))),
+        (2, CONSENSUS),
+        (3, np.roll(CONSENSUS, 1)),
     ):
         restarted = learning(tmp_path / "here", make, 2)
         one, other = (silo.labels(number, consensus) for silo in (there, restarted))

@@ -15,16 +15,18 @@ from experiments.demo.hospitals import (
     LABELS,
     PATIENT_COLUMN,
     Cohorts,
-    deal,
-    furnish,
+    split_patients,
+    write_silo_files,
 )
-from silo_agent.trainer.private_data import load_private
+from silo_agent.trainer.data.private_data import load_private
 from silo_agent.trainer.settings import read_settings
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
 def cohorts() -> Cohorts:
-    return deal(1)
+    return split_patients(1)
 
 
 def rows(frame: pd.DataFrame) -> Counter[bytes]:
@@ -43,19 +45,19 @@ def test_every_patient_is_dealt_once(cohorts: Cohorts) -> None:
 def test_the_public_rows_have_no_diagnosis_and_the_demo_keeps_it_aside(cohorts: Cohorts) -> None:
     assert len(cohorts.public.columns) == 30
     assert LABEL_COLUMN not in cohorts.public
-    assert len(cohorts.hidden) == 370
-    assert set(cohorts.hidden) == set(LABELS)
+    assert len(cohorts.public_labels) == 370
+    assert set(cohorts.public_labels) == set(LABELS)
 
 
 def test_everyone_has_both_classes_in_proportion(cohorts: Cohorts) -> None:
     shares = [np.mean(hand[LABEL_COLUMN] == "malignant") for hand in cohorts.private.values()]
     shares += [np.mean(cohorts.test[LABEL_COLUMN] == "malignant")]
-    shares += [np.mean(cohorts.hidden == "malignant")]
+    shares += [np.mean(cohorts.public_labels == "malignant")]
     assert max(shares) - min(shares) < 1 / 17
 
 
 def test_the_seed_alone_decides() -> None:
-    one, same, other = deal(3), deal(3), deal(4)
+    one, same, other = split_patients(3), split_patients(3), split_patients(4)
     assert one.public.equals(same.public)
     assert all(one.private[name].equals(same.private[name]) for name in one.private)
     assert rows(one.test) != rows(other.test)
@@ -63,7 +65,7 @@ def test_the_seed_alone_decides() -> None:
 
 def test_a_hospitals_folder_is_what_the_trainer_reads(cohorts: Cohorts, tmp_path: Path) -> None:
     hospital = HOSPITALS[2]
-    furnish(tmp_path / "silo", hospital, cohorts.private[hospital.name], seed=7)
+    write_silo_files(tmp_path / "silo", hospital, cohorts.private[hospital.name], seed=7)
     settings = read_settings(tmp_path / "silo" / "silo.yaml")
     assert (settings.model.name, settings.seed) == (hospital.learner, 7)
     private = load_private(settings.data, tmp_path / "silo")

@@ -5,17 +5,20 @@ from __future__ import annotations
 import io
 from datetime import UTC, datetime
 
+import pytest
 from rich.console import Console
 
 from experiments.demo.hospitals import HOSPITALS
 from experiments.demo.live import LineView, LiveView, Step, federation_panel, view_for
 from wire.consilium.v1 import admin_pb2, ballot_pb2, task_pb2
 
+pytestmark = pytest.mark.slow
+
 NAMES = [hospital.name for hospital in HOSPITALS]
 ISOLATION = {NAMES[0]: "own namespace", NAMES[1]: "none"}
 
 
-def news(
+def update(
     status: task_pb2.TaskStatus.ValueType = task_pb2.TASK_STATUS_RUNNING,
     voted: int = 3,
     connected: int = 5,
@@ -49,7 +52,7 @@ def shown(width: int = 100, terminal: bool = False) -> Console:
 
 def test_the_panel_says_who_is_there_what_it_does_and_when_the_round_closes() -> None:
     console = shown()
-    console.print(federation_panel(news(connected=4), ISOLATION))
+    console.print(federation_panel(update(connected=4), ISOLATION))
     text = console.export_text()
     assert "round 2 of at most 5 · waiting 3/5, closes " in text
     assert "churn 1.5%" in text
@@ -70,7 +73,7 @@ def test_lines_tell_each_change_once() -> None:
     with view:
         view.advance(Step.JOIN, "Leiden")
         for voted in (0, 0, 1, 1, 1):
-            view.news(news(voted=voted), ISOLATION)
+            view.show_task(update(voted=voted), ISOLATION)
         view.advance(Step.ROUNDS)
         view.finish(Step.ROUNDS)
     lines = console.export_text().splitlines()
@@ -84,7 +87,7 @@ def test_lines_tell_each_change_once() -> None:
 def test_lines_count_the_hospitals_before_the_start() -> None:
     console = shown()
     with view_for(console, 5, lambda: 0.0) as view:
-        view.news(news(task_pb2.TASK_STATUS_DRAFT, connected=2), {})
+        view.show_task(update(task_pb2.TASK_STATUS_DRAFT, connected=2), {})
     assert console.export_text().endswith("connected 2/5\n")
 
 
@@ -95,7 +98,7 @@ def test_a_terminal_sees_bars_and_the_federation() -> None:
     with view:
         for hospital in HOSPITALS:
             view.advance(Step.JOIN, hospital.title)
-        view.news(news(), ISOLATION)
+        view.show_task(update(), ISOLATION)
         view.advance(Step.ROUNDS)
         view.finish(Step.ROUNDS)
     last = console.export_text().split(Step.CONSORTIUM.value)[-1]

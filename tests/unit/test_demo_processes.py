@@ -14,8 +14,10 @@ from pathlib import Path
 import pytest
 from service import alive
 
-from experiments.demo import leash
+from experiments.demo import die_with_parent
 from experiments.demo.processes import Child, DemoFailed, Processes, free_ports, until
+
+pytestmark = pytest.mark.slow
 
 PYTHON = (sys.executable, "-c")
 SLEEP = "import time; print('up', flush=True); time.sleep(600)"
@@ -109,7 +111,7 @@ def test_a_leashed_process_dies_with_its_parent_even_by_kill_9() -> None:
             "import os, subprocess, sys, time\n"
             "subprocess.Popen([sys.executable, sys.argv[1], str(os.getpid()), *sys.argv[2:]])\n"
             "time.sleep(600)",
-            leash.__file__,
+            die_with_parent.__file__,
             *PYTHON,
             "import os, time; print(os.getpid(), flush=True); time.sleep(600)",
         ],
@@ -127,7 +129,13 @@ def test_a_leashed_process_dies_with_its_parent_even_by_kill_9() -> None:
 
 def test_a_leash_whose_parent_is_gone_starts_nothing() -> None:
     gone = subprocess.run(
-        [sys.executable, leash.__file__, str(os.getpid() + 1_000_000), *PYTHON, "print('started')"],
+        [
+            sys.executable,
+            die_with_parent.__file__,
+            str(os.getpid() + 1_000_000),
+            *PYTHON,
+            "print('started')",
+        ],
         capture_output=True,
         text=True,
         check=True,

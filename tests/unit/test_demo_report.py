@@ -18,8 +18,10 @@ from experiments.demo.outcome import HospitalOutcome, Outcome, RoundOutcome
 from experiments.demo.report import Report, render, write_report
 from experiments.demo.scores import Scores, agreement
 from experiments.demo.summary import print_summary
-from silo_agent.models.catalogue import LearnerSpec, build
+from silo_agent.trainer.models.catalogue import LearnerSpec, build
 from wire.errors import ConfigurationError
+
+pytestmark = pytest.mark.slow
 
 OUTCOME = Outcome(
     seed=11,

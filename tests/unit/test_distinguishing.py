@@ -16,15 +16,15 @@ import pytest
 from scipy.stats import beta
 from seeded_bits import SeededBits
 
-from silo_agent.models.protocol import Labelled
-from silo_agent.privacy import certainty_model
-from silo_agent.privacy.certainty_model import CertaintyPlan
-from silo_agent.privacy.labellers import logistic
-from silo_agent.privacy.labellers.logistic import LogisticTrainer
-from silo_agent.privacy.labellers.public_features import PublicFeatures
-from silo_agent.privacy.mechanisms.protocol import PrivateSide, Scope
-from silo_agent.privacy.mechanisms.teacher_votes import TeacherVotes
-from silo_agent.privacy.settings import (
+from silo_agent.trainer.models.protocol import Labelled
+from silo_agent.trainer.privacy.certainty import model as certainty_model
+from silo_agent.trainer.privacy.certainty.model import CertaintyPlan
+from silo_agent.trainer.privacy.labellers import logistic
+from silo_agent.trainer.privacy.labellers.logistic import LogisticTrainer
+from silo_agent.trainer.privacy.labellers.public_features import PublicFeatures
+from silo_agent.trainer.privacy.mechanisms.protocol import Scope, SiloRound
+from silo_agent.trainer.privacy.mechanisms.teacher_votes import TeacherVotes
+from silo_agent.trainer.privacy.settings import (
     CertaintySettings,
     PrivateLabellerSettings,
     TeacherVotesSettings,
@@ -32,6 +32,8 @@ from silo_agent.privacy.settings import (
 from wire.ballot import BallotShape, Encoding
 from wire.privacy.accounting import epsilon
 from wire.privacy.declaration import Unit
+
+pytestmark = pytest.mark.slow
 
 DELTA = 1e-5
 RUNS = 1500
@@ -264,14 +266,13 @@ def ballots(
     def never(*_: object) -> Any:
         raise AssertionError
 
-    side = PrivateSide(
+    side = SiloRound(
         private=Labelled(np.zeros((len(labels), 1)), labels),
         patients=patients,
         public=np.zeros((mechanism.plan.checks, 1)),
         classes=2,
-        number=1,
-        predict=never,
-        predict_without=never,
+        round_number=1,
+        relabel_without=never,
         build=lambda seed: MostFrequent(),
         kept=never,  # type: ignore[arg-type]
     )

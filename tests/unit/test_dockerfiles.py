@@ -26,7 +26,9 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from wire import __version__
-from wire.cli import application
+from wire.runtime.cli import application
+
+pytestmark = pytest.mark.slow
 
 REPOSITORY = Path(__file__).parents[2]
 DOCKER = REPOSITORY / "docker"
@@ -179,18 +181,21 @@ def test_no_image_holds_a_room_that_is_not_its_own() -> None:
     }
     about = {"pyproject.toml", "README.md", "LICENSE", "wire"}
     assert rooms["coordinator"] - about == {"coordinator"}
-    assert rooms["trainer"] - about == {"silo_agent"}
-    assert rooms["agent"] - about == {"silo_agent/*.py", "silo_agent/checks"}
+    both = {"silo_agent/__init__.py", "silo_agent/shared"}
+    assert rooms["trainer"] - about == {*both, "silo_agent/trainer"}
+    assert rooms["agent"] - about == {*both, "silo_agent/agent"}
 
 
-def test_every_folder_of_the_agent_is_in_its_image_or_private() -> None:
-    private = {
-        module.removeprefix("silo_agent.")
-        for module in contract("Only the private side")["protected_modules"]
+def test_every_folder_of_a_hospital_is_in_an_image_and_the_two_sides_in_one_each() -> None:
+    folders = {
+        f"silo_agent/{path.parent.name}"
+        for path in (REPOSITORY / "silo_agent").glob("*/__init__.py")
     }
-    folders = {path.parent.name for path in (REPOSITORY / "silo_agent").glob("*/__init__.py")}
-    taken = {Path(source).name for source in copied(stages("agent")[1])}
-    assert folders - private == folders & taken
+    agent, trainer = ({*copied(stages(image)[1])} for image in ("agent", "trainer"))
+    assert folders <= agent | trainer
+    assert agent & trainer & folders == {"silo_agent/shared"}
+    independent = contract("A hospital's two processes")["modules"]
+    assert {name.replace(".", "/") for name in independent} == folders - {"silo_agent/shared"}
 
 
 @every_image
@@ -273,7 +278,9 @@ def test_one_version_of_everything_in_all_images() -> None:
 
 @pytest.mark.parametrize("image", ["coordinator", "agent"])
 def test_only_the_trainer_has_learner_libraries(image: str) -> None:
-    forbidden = contract("The coordinator has no learner")["forbidden_modules"]
+    forbidden = contract("The coordinator and the network side have no learner")[
+        "forbidden_modules"
+    ]
     assert "torch" in forbidden
     learners = {*forbidden, "interpret-core", "opacus", "scikit-learn", "xgboost-cpu"}
     assert learners & pin.read("trainer").keys() >= {"torch", "scikit-learn", "pandas"}
@@ -316,7 +323,7 @@ def environment(tmp_path: Path) -> Path:
         *("torch/bin/torch_shm_manager", "torch/bin/test_api", "torch/bin/FileStoreTest"),
         *("pyarrow/_parquet.so", "pyarrow/_flight.so", "pyarrow/libarrow_flight.so.1"),
         *("ebm/lib_x64.so", "ebm/lib_x64_debug.so", "ebm/lib.dll", "ebm/typed.pyi"),
-        *("wire/cli.py", "silo_agent/cli.py", "silo_agent/probe/__init__.py"),
+        *("wire/runtime/cli.py", "silo_agent/agent/cli.py", "silo_agent/shared/probe.py"),
     ):
         file = packages / name
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -326,9 +333,9 @@ def environment(tmp_path: Path) -> Path:
     points = packages / "consilium-0.1.0.dist-info" / "entry_points.txt"
     points.parent.mkdir()
     points.write_text(
-        "[console_scripts]\nconsilium = wire.cli:main\n\n[consilium.commands]\n"
-        "agent = silo_agent.cli:agent\nagent.probe = silo_agent.probe:agent\n"
-        "agent.private = silo_agent.trainer.cli:private\ntask = coordinator.cli:task\n"
+        "[console_scripts]\nconsilium = wire.runtime.cli:main\n\n[consilium.commands]\n"
+        "agent = silo_agent.agent.cli:agent\nagent.probe = silo_agent.shared.probe:agent\n"
+        "agent.private = silo_agent.trainer.cli.agent:private\ntask = coordinator.cli:task\n"
     )
     return root
 
@@ -355,9 +362,9 @@ def test_an_environment_loses_what_no_process_reads(environment: Path) -> None:
         "torch/bin/torch_shm_manager",
         "pyarrow/_parquet.so",
         "ebm/lib_x64.so",
-        "wire/cli.py",
-        "silo_agent/cli.py",
-        "silo_agent/probe/__init__.py",
+        "wire/runtime/cli.py",
+        "silo_agent/agent/cli.py",
+        "silo_agent/shared/probe.py",
         "consilium-0.1.0.dist-info/entry_points.txt",
     }
 
@@ -368,10 +375,10 @@ def test_an_image_offers_the_commands_it_has(environment: Path) -> None:
     lines = [line for line in points.splitlines() if line]
     assert lines == [
         "[console_scripts]",
-        "consilium = wire.cli:main",
+        "consilium = wire.runtime.cli:main",
         "[consilium.commands]",
-        "agent = silo_agent.cli:agent",
-        "agent.probe = silo_agent.probe:agent",
+        "agent = silo_agent.agent.cli:agent",
+        "agent.probe = silo_agent.shared.probe:agent",
     ]
 
 

@@ -8,25 +8,27 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.public_sets import convert
-from silo_agent.checks.environment import environment_finding
-from silo_agent.checks.standing import (
-    Standing,
+from coordinator.public_sets.convert import convert
+from silo_agent.agent.doctor.environment import environment_finding
+from silo_agent.agent.doctor.membership import (
+    MembershipReply,
     clock_finding,
     key_finding,
     protocol_finding,
     role_finding,
 )
-from silo_agent.disk import check_disk
-from silo_agent.findings import Finding, Status, failed, in_turn, ok, warning, worst
-from silo_agent.home import SiloHome
-from silo_agent.trainer import rehearsal as rehearsals
+from silo_agent.shared.disk import check_disk
+from silo_agent.shared.findings import Finding, Status, failed, ok, run_in_order, warning, worst
+from silo_agent.shared.home import SiloHome
+from silo_agent.trainer import check as rehearsals
+from silo_agent.trainer.check import TrainerChecks
 from silo_agent.trainer.isolation import Isolation, Mode
-from silo_agent.trainer.rehearsal import Rehearsal
 from wire.consilium.v1 import identity_pb2
 from wire.errors import ConfigurationError
-from wire.identity import IdentityFiles
-from wire.proxy import Proxy, read_proxy, without_proxy
+from wire.identity.files import IdentityFiles
+from wire.net.proxy import Proxy, read_proxy, without_proxy
+
+pytestmark = pytest.mark.slow
 
 GIB = 1 << 30
 NOON = datetime(2026, 7, 27, 12, tzinfo=UTC)
@@ -45,7 +47,7 @@ class TestTheOrderOfThings:
 
             return name, run
 
-        found = list(in_turn([check("a"), check("b", fails=True), check("c"), check("d")]))
+        found = list(run_in_order([check("a"), check("b", fails=True), check("c"), check("d")]))
         assert [finding.status for finding in found] == ["ok", "failed", "skipped", "skipped"]
         assert (found[1].sentence, found[1].next_step) == ("It is closed.", "Open it.")
         assert found[3].sentence == "Not tried: b failed."
@@ -53,7 +55,9 @@ class TestTheOrderOfThings:
 
     def test_a_warning_stops_nothing(self) -> None:
         found = list(
-            in_turn([("a", lambda: warning("a", "Hm.", "Look.")), ("b", lambda: ok("b", "Fine."))])
+            run_in_order(
+                [("a", lambda: warning("a", "Hm.", "Look.")), ("b", lambda: ok("b", "Fine."))]
+            )
         )
         assert [finding.status for finding in found] == ["warning", "ok"]
 
@@ -131,7 +135,7 @@ class TestClock:
         answer = identity_pb2.WhoAmIResponse()
         answer.coordinator_time.FromDatetime(NOON + timedelta(seconds=40))
         asked, answered = NOON, NOON + timedelta(seconds=80)
-        assert Standing.of(answer, asked, answered).ahead == timedelta(0)
+        assert MembershipReply.of(answer, asked, answered).ahead == timedelta(0)
 
 
 class TestIdentity:
@@ -289,12 +293,12 @@ class TestThePrivateSide:
         )
         return SiloHome(folder)
 
-    def found(self, rehearsal: Rehearsal) -> dict[str, Finding]:
-        return {finding.name: finding for finding in rehearsal.findings()}
+    def found(self, checks: TrainerChecks) -> dict[str, Finding]:
+        return {finding.name: finding for finding in checks.findings()}
 
     def test_a_silo_that_is_ready(self, tmp_path: Path) -> None:
         private = "decision_tree\nprivacy: {mechanism: private_labeller, epsilon: 1}"
-        found = self.found(Rehearsal(self.home(tmp_path, private)))
+        found = self.found(TrainerChecks(self.home(tmp_path, private)))
         assert worst(list(found.values())) is Status.OK
         assert "2 rows" in found["private data"].sentence
         assert "No task" in found["data schema"].sentence
@@ -313,12 +317,12 @@ class TestThePrivateSide:
         self, tmp_path: Path, privacy: str, says: str
     ) -> None:
         home = self.home(tmp_path, f"decision_tree\nprivacy: {privacy}")
-        found = self.found(Rehearsal(home))["privacy"]
+        found = self.found(TrainerChecks(home))["privacy"]
         assert (found.status, says in found.sentence) == (Status.WARNING, True)
 
     def test_a_broken_silo_yaml_leaves_the_rest_untried(self, tmp_path: Path) -> None:
         home = self.home(tmp_path, "decision_tree\ntypo: 1")
-        found = self.found(Rehearsal(home))
+        found = self.found(TrainerChecks(home))
         assert found["silo.yaml"].status is Status.FAILED
         assert "`typo` is not a known key" in found["silo.yaml"].sentence
         for name in (
@@ -337,22 +341,22 @@ class TestThePrivateSide:
     ) -> None:
         home = self.home(tmp_path, "{name: xgboost, parameters: {device: cuda}}")
         monkeypatch.setattr(rehearsals, "cuda_devices", lambda: 0)
-        assert self.found(Rehearsal(home))["GPU"].status is Status.WARNING
+        assert self.found(TrainerChecks(home))["GPU"].status is Status.WARNING
         monkeypatch.setattr(rehearsals, "cuda_devices", lambda: 2)
-        assert self.found(Rehearsal(home))["GPU"].sentence == "The driver reports 2."
+        assert self.found(TrainerChecks(home))["GPU"].sentence == "The driver reports 2."
         monkeypatch.setattr(rehearsals, "cuda_devices", lambda: 0)
-        found = self.found(Rehearsal(self.home(tmp_path)))["GPU"]
+        found = self.found(TrainerChecks(self.home(tmp_path)))["GPU"]
         assert (found.status, "CPU" in found.sentence) == (Status.OK, True)
 
     def test_a_trainer_that_could_reach_the_network_is_noticed(self, tmp_path: Path) -> None:
         home = self.home(tmp_path)
         for mode, status in ((Mode.NONE, Status.WARNING), (Mode.OWN_NAMESPACE, Status.OK)):
-            rehearsal = Rehearsal(home, isolation=Isolation(mode, "said why"))
-            found = self.found(rehearsal)["isolation"]
+            checks = TrainerChecks(home, isolation=Isolation(mode, "said why"))
+            found = self.found(checks)["isolation"]
             assert (found.status, "said why" in found.sentence) == (status, True)
 
     def test_a_full_disk_is_noticed(self, tmp_path: Path) -> None:
-        found = self.found(Rehearsal(self.home(tmp_path), free=lambda folder: 0))
+        found = self.found(TrainerChecks(self.home(tmp_path), free=lambda folder: 0))
         assert found["trainer's disk"].status is Status.FAILED
 
     def test_a_misfit_names_columns_and_keeps_values_to_itself(self, tmp_path: Path) -> None:
@@ -360,12 +364,12 @@ class TestThePrivateSide:
         (tmp_path / "data.csv").write_text("a,state\nsmith,ill\n2,well\n")
         (tmp_path / "public.csv").write_text("a\n1\n2\n3\n")
         public = convert(tmp_path / "public.csv", tmp_path / "sets")
-        rehearsal = Rehearsal(home, public.path)
-        found = self.found(rehearsal)["data schema"]
+        checks = TrainerChecks(home, public.path)
+        found = self.found(checks)["data schema"]
         assert found.status is Status.FAILED
         assert "Column a must hold numbers; 1 of its 2 cells do not" in found.sentence
         assert "smith" not in json.dumps(found.as_json())
-        assert any("smith" in detail for detail in rehearsal.details)
+        assert any("smith" in detail for detail in checks.details)
 
     def test_a_learner_of_ones_own_may_fail_in_any_way(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -374,7 +378,7 @@ class TestThePrivateSide:
             raise ZeroDivisionError("patient smith")
 
         monkeypatch.setattr(rehearsals, "build", fail)
-        found = self.found(Rehearsal(self.home(tmp_path)))
+        found = self.found(TrainerChecks(self.home(tmp_path)))
         assert found["learner"].status is Status.FAILED
         assert "ZeroDivisionError" in found["learner"].sentence
         assert "smith" not in found["learner"].sentence

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from silo_agent.audit import AuditLog, movements
-from silo_agent.downloads import Downloads, Exchange
-from silo_agent.home import SiloHome
-from silo_agent.metrics import AgentMetrics
+from silo_agent.agent.audit.recorder import AuditLog, read_entries
+from silo_agent.agent.downloads import DownloadFolders, Downloads
+from silo_agent.agent.metrics.instruments import AgentMetrics
+from silo_agent.shared.home import SiloHome
 from wire.ballot import digest
 from wire.consilium.v1 import registry_pb2, task_pb2
 from wire.public_file import PublicFolder
@@ -50,7 +50,7 @@ class Agent:
 
     def __init__(self, root: Path, registry: Registry) -> None:
         self.home, link = SiloHome(root), registry
-        self.exchange, self.prometheus = Exchange.of(self.home), CollectorRegistry()
+        self.exchange, self.prometheus = DownloadFolders.of(self.home), CollectorRegistry()
         audit = AuditLog(self.home.agent, lambda: datetime(2026, 3, 1, tzinfo=UTC))
         anything: Any = link
         self.downloads = Downloads(anything, self.exchange, audit, AgentMetrics(self.prometheus))
@@ -64,7 +64,7 @@ class Agent:
 
     def record(self) -> list[tuple[str, str, str, int, str]]:
         return [
-            (m.direction, m.kind, m.task, m.bytes, m.digest) for m in movements(self.home.agent)
+            (m.direction, m.kind, m.task, m.bytes, m.digest) for m in read_entries(self.home.agent)
         ]
 
 

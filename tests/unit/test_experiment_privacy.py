@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,34 +15,36 @@ from summing_cells import Sum, Total, add
 from typer.testing import CliRunner
 
 from experiments.cli import experiment
-from experiments.data import Dataset, Deal, Sizes, deal, load, pooled
+from experiments.data import Dataset, Sizes, Split, load, pooled, split_dataset
 from experiments.harness import Table, run
 from experiments.privacy import attack, utility, vulnerability
 from experiments.privacy.attack import Evidence, auc, finding, most_allowed
-from experiments.privacy.federation import Arrangement, hold
+from experiments.privacy.private_task import PrivateTask
 from experiments.privacy.reading import margins, smoother
 from experiments.privacy.utility import Method
 from experiments.privacy.utility_report import sections
 from experiments.privacy.vulnerability import Message
-from silo_agent.models.catalogue import LearnerSpec
-from silo_agent.models.protocol import Labelled
-from silo_agent.privacy.settings import (
+from silo_agent.trainer.models.catalogue import LearnerSpec
+from silo_agent.trainer.models.protocol import Labelled
+from silo_agent.trainer.privacy.settings import (
     MechanismSettings,
     NoneSettings,
     PrivateLabellerSettings,
     TeacherVotesSettings,
     XorSettings,
 )
-from wire.ballot import ABSTAIN, Encoding, unpack
+from wire.ballot import ABSTAIN, Encoding
 from wire.errors import ConfigurationError
 from wire.privacy.accounting import epsilon
 from wire.privacy.events import RandomizedResponse
 
+pytestmark = pytest.mark.slow
+
 SIZES = Sizes(silos=4, private=60, public=100, test=80)
 
 
-def places(rows: Deal) -> list[int]:
-    """Numbers of the rows, which `numbered` data carry as their only feature."""
+def places(rows: Split) -> list[int]:
+    """Indices of the rows, which `numbered` data carry as their only feature."""
     parts = [*(part.features for part in rows.private), rows.public, rows.test.features]
     return [int(number) for part in parts for number in part[:, 0]]
 
@@ -52,27 +55,27 @@ def numbered(count: int, classes: int = 4, reserved: int = 0) -> Dataset:
     return Dataset("numbered", rows, classes, reserved)
 
 
-class TestDeal:
+class TestSplit:
     @pytest.mark.parametrize("alpha", [None, 0.5])
     def test_no_row_is_in_two_places_and_none_is_lost(self, alpha: float | None) -> None:
-        rows = deal(numbered(420), replace(SIZES, alpha=alpha), seed=1)
+        rows = split_dataset(numbered(420), replace(SIZES, alpha=alpha), seed=1)
         found = places(rows)
         assert len(found) == len(set(found)) == 420
 
     def test_labels_stay_with_their_rows(self) -> None:
-        rows = deal(numbered(420), SIZES, seed=1)
-        assert np.array_equal(rows.hidden, rows.public[:, 0] % 4)
+        rows = split_dataset(numbered(420), SIZES, seed=1)
+        assert np.array_equal(rows.public_labels, rows.public[:, 0] % 4)
         assert all(np.array_equal(part.labels, part.features[:, 0] % 4) for part in rows.private)
 
     def test_reserved_rows_are_for_the_test_only(self) -> None:
-        rows = deal(numbered(600, reserved=150), SIZES, seed=1)
+        rows = split_dataset(numbered(600, reserved=150), SIZES, seed=1)
         assert (rows.test.features[:, 0] >= 450).all()
         assert (pooled(rows.private).features[:, 0] < 450).all()
         assert (rows.public[:, 0] < 450).all()
 
     def test_a_dirichlet_share_is_uneven_and_an_even_one_is_not(self) -> None:
         def spread(alpha: float | None) -> float:
-            rows = deal(numbered(420), replace(SIZES, alpha=alpha), seed=1)
+            rows = split_dataset(numbered(420), replace(SIZES, alpha=alpha), seed=1)
             shares = [np.bincount(part.labels, minlength=4) / len(part) for part in rows.private]
             return float(np.std(shares))
 
@@ -80,7 +83,7 @@ class TestDeal:
 
     def test_too_many_rows_are_refused_with_the_sizes(self) -> None:
         with pytest.raises(ConfigurationError, match="4 × 60 private, 100 public and 80 test"):
-            deal(numbered(300), SIZES, seed=1)
+            split_dataset(numbered(300), SIZES, seed=1)
 
     def test_a_set_that_does_not_come_along_asks_for_its_folder(self) -> None:
         with pytest.raises(ConfigurationError, match="adult does not come with"):
@@ -128,73 +131,77 @@ class TestHarness:
 
 
 @pytest.fixture(scope="module")
-def digits() -> Deal:
-    return deal(load("digits"), Sizes(silos=3, private=150, public=120, test=300), seed=0)
+def digits() -> Split:
+    return split_dataset(load("digits"), Sizes(silos=3, private=150, public=120, test=300), seed=0)
 
 
-def arrangement(
+def private_task(
     mechanism: MechanismSettings, encoding: Encoding, budget: float | None, rounds: int = 2
-) -> Arrangement:
+) -> PrivateTask:
     learner = LearnerSpec(name="logistic_regression")
-    return Arrangement(mechanism, encoding, budget, 1e-5, rounds, learner)
+    return PrivateTask(mechanism, encoding, budget, 1e-5, rounds, learner)
 
 
-class TestFederation:
-    def test_without_noise_labels_are_mostly_right_and_have_no_epsilon(self, digits: Deal) -> None:
-        course = hold(
-            digits.private,
-            digits.public,
-            10,
-            arrangement(NoneSettings(), Encoding.INDEX, None),
-            seed=0,
-        )
-        assert np.mean(course.consensus == digits.hidden) > 0.85
-        assert math.isinf(course.epsilon)
-        assert len(course.home) == 3
+class TestPrivateTask:
+    def test_without_noise_labels_are_mostly_right_and_have_no_epsilon(self, digits: Split) -> None:
+        task = private_task(NoneSettings(), Encoding.INDEX, None)
+        result = task.run(digits.private, digits.public, 10, seed=0)
+        assert np.mean(result.labels() == digits.public_labels) > 0.85
+        assert all(math.isinf(spent) for spent in result.spent.values())
+        assert len(result.home_models) == 3
 
-    def test_the_epsilon_told_is_that_of_all_rounds_together(self, digits: Deal) -> None:
+    def test_the_epsilon_told_is_that_of_all_rounds_together(self, digits: Split) -> None:
         xor = XorSettings(flip=0.4, paid_rounds=2)
-        course = hold(
-            digits.private,
-            digits.public,
-            10,
-            arrangement(xor, Encoding.ONE_HOT, None, rounds=3),
-            seed=0,
-            home=False,
-        )
+        task = private_task(xor, Encoding.ONE_HOT, None, rounds=3)
+        result = task.run(digits.private, digits.public, 10, seed=0, home_models=False)
         flips = RandomizedResponse(buckets=2, epsilon=math.log(0.6 / 0.4), count=2 * 120)
-        assert course.epsilon == pytest.approx(epsilon([flips, flips], 1e-5), rel=1e-3)
-        first, second, third = (ballots[0] for ballots in course.ballots)
+        spent = pytest.approx(epsilon([flips, flips], 1e-5), rel=1e-3)
+        assert list(result.spent.values()) == [spent] * 3
+        first, second, third = (ballots["silo-001"] for ballots in result.ballots)
         assert first != second
         assert second == third
 
-    def test_a_head_is_paid_once_and_votes_in_every_round(self, digits: Deal) -> None:
-        course = hold(
-            digits.private,
-            digits.public,
-            10,
-            arrangement(PrivateLabellerSettings(), Encoding.SCORED, 4.0, rounds=3),
-            seed=0,
-            home=False,
-        )
-        assert 3.9 < course.epsilon <= 4.0
-        assert course.ballots[0] == course.ballots[2]
-        assert np.mean(course.consensus == digits.hidden) > 0.5
+    def test_a_head_is_paid_once_and_votes_in_every_round(self, digits: Split) -> None:
+        task = private_task(PrivateLabellerSettings(), Encoding.SCORED, 4.0, rounds=3)
+        result = task.run(digits.private, digits.public, 10, seed=0, home_models=False)
+        assert all(3.9 < spent <= 4.0 for spent in result.spent.values())
+        assert result.ballots[0] == result.ballots[2]
+        assert np.mean(result.labels() == digits.public_labels) > 0.5
 
-    def test_other_noise_gives_another_ballot_of_the_same_silo(self, digits: Deal) -> None:
-        def ballot(noise: int) -> bytes:
-            agreed = arrangement(PrivateLabellerSettings(), Encoding.INDEX, 1.0, rounds=1)
+    def test_other_noise_gives_another_ballot_of_the_same_silo(self, digits: Split) -> None:
+        task = private_task(PrivateLabellerSettings(), Encoding.INDEX, 1.0, rounds=1)
+
+        def ballots(noise_seed: int) -> Mapping[str, bytes]:
             silos = digits.private[:1]
-            return hold(silos, digits.public, 10, agreed, 0, noise=noise, home=False).ballots[0][0]
+            return task.run(
+                silos, digits.public, 10, 0, noise_seed=noise_seed, home_models=False
+            ).ballots[0]
 
-        assert ballot(1) != ballot(2)
-        assert ballot(1) == ballot(1)
+        assert ballots(1) != ballots(2)
+        assert ballots(1) == ballots(1)
 
-    def test_a_budget_that_pays_for_nothing_abstains_and_costs_nothing(self, digits: Deal) -> None:
-        agreed = arrangement(TeacherVotesSettings(), Encoding.INDEX, 0.05)
-        course = hold(digits.private, digits.public, 10, agreed, seed=0)
-        assert (unpack(course.ballots[0][0], course.shape) == ABSTAIN).all()
-        assert course.epsilon == 0
+    def test_silos_of_one_run_draw_their_noise_apart(self, digits: Split) -> None:
+        task = private_task(PrivateLabellerSettings(), Encoding.INDEX, 1.0, rounds=1)
+        same = (digits.private[0],) * 2
+        result = task.run(same, digits.public, 10, 0, home_models=False)
+        assert result.ballots[0]["silo-001"] != result.ballots[0]["silo-002"]
+
+    def test_silos_whose_budget_pays_for_nothing_are_absent(self, digits: Split) -> None:
+        task = private_task(TeacherVotesSettings(), Encoding.INDEX, 0.05)
+        result = task.run(digits.private, digits.public, 10, seed=0)
+        assert list(result.absent) == ["silo-001", "silo-002", "silo-003"]
+        assert result.ballots == ()
+        assert result.home_models == result.spent == {}
+        assert (result.labels() == ABSTAIN).all()
+
+    def test_who_can_takes_part_without_the_absent(self, digits: Split) -> None:
+        few = digits.private[0][np.arange(10)]
+        task = private_task(TeacherVotesSettings(), Encoding.INDEX, 8.0, rounds=1)
+        result = task.run((few, *digits.private[1:]), digits.public, 10, seed=0)
+        assert list(result.absent) == ["silo-001"]
+        assert "25" in result.absent["silo-001"], "as many teachers as it has rows too few for"
+        assert list(result.ballots[0]) == list(result.home_models) == ["silo-002", "silo-003"]
+        assert (result.labels() != ABSTAIN).any()
 
 
 SETTING = utility.Setting(
@@ -220,6 +227,14 @@ class TestUtility:
         assert found["local"].accuracy < found["central"].accuracy
         assert found["local"].epsilon == 0
         assert found["local"].worst <= found["local"].accuracy
+
+    def test_who_takes_no_part_has_the_model_it_trains_alone(self) -> None:
+        local, absent = utility.cells(
+            SETTING, (Method.LOCAL, Method.TEACHER_VOTES), budgets=(0.05,), seeds=1
+        )
+        alone, result = utility.measure(local, None), utility.measure(absent, None)
+        assert (result.accuracy, result.worst) == (alone.accuracy, alone.worst)
+        assert (result.consensus, result.answered, result.epsilon) == (None, 0.0, 0.0)
 
     def test_gains_compare_the_same_split(self) -> None:
         results = {
@@ -314,9 +329,11 @@ class TestAttack:
 
 class TestVulnerability:
     def test_the_student_in_closed_form_agrees_with_its_teacher(self) -> None:
-        rows = deal(load("digits"), Sizes(silos=2, private=100, public=400, test=0), seed=0)
+        rows = split_dataset(
+            load("digits"), Sizes(silos=2, private=100, public=400, test=0), seed=0
+        )
         targets = pooled(rows.private)
-        labels = np.eye(10)[rows.hidden]
+        labels = np.eye(10)[rows.public_labels]
         said = margins(smoother(rows.public, targets.features) @ labels, targets.labels)
         assert np.mean(said > 0) > 0.85
 
@@ -326,10 +343,10 @@ class TestVulnerability:
     ) -> None:
         setting = vulnerability.Setting("digits", 2, 20, 50, 2, 10, 8, 8, 2, 1e-5)
         (cell,) = vulnerability.cells(setting, (message,), (1.0,), seeds=1)
-        stage = vulnerability.Stage.of(cell, None)
-        assert stage.members(0).sum() == 20
-        assert not np.array_equal(stage.members(0), stage.members(1))
-        first, again, other = stage.play(0), stage.play(0), stage.play(1)
+        setup = vulnerability.AttackSetup.of(cell, None)
+        assert setup.members(0).sum() == 20
+        assert not np.array_equal(setup.members(0), setup.members(1))
+        first, again, other = setup.run(0), setup.run(0), setup.run(1)
         assert np.array_equal(first.message, again.message)
         assert not np.array_equal(first.message, other.message)
         assert first.statistics.shape == (40, 2)
@@ -337,10 +354,18 @@ class TestVulnerability:
     def test_a_mechanism_draws_its_own_bits_in_every_federation(self) -> None:
         setting = vulnerability.Setting("digits", 2, 40, 50, 2, 10, 8, 8, 2, 1e-5)
         (cell,) = vulnerability.cells(setting, (Message.LABELLER,), (1.0,), seeds=1)
-        stage = vulnerability.Stage.of(cell, None)
-        same = replace(stage, others=())
-        object.__setattr__(same, "members", lambda number: stage.members(0))
-        assert not np.array_equal(same.play(1).message, same.play(2).message)
+        setup = vulnerability.AttackSetup.of(cell, None)
+        same = replace(setup, others=())
+        object.__setattr__(same, "members", lambda index: setup.members(0))
+        assert not np.array_equal(same.run(1).message, same.run(2).message)
+
+    def test_a_victim_that_cannot_take_part_sends_nothing(self) -> None:
+        setting = vulnerability.Setting("digits", 2, 40, 50, 2, 10, 8, 8, 2, 1e-5)
+        (cell,) = vulnerability.cells(setting, (Message.TEACHER_VOTES,), (0.05,), seeds=1)
+        seen = vulnerability.AttackSetup.of(cell, None).run(0)
+        assert seen.epsilon == 0
+        assert not seen.message.any()
+        assert seen.statistics.shape == (80, 2)
 
     def test_an_overfitted_network_gives_its_members_away(self) -> None:
         setting = vulnerability.Setting("digits", 2, 30, 40, 1, 40, 16, 32, 12, 1e-5)

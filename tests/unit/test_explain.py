@@ -12,19 +12,21 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from silo_agent.home import SiloHome
-from silo_agent.privacy.cli import privacy
-from silo_agent.privacy.costs import TaskFacts, costs_of, encoding_for
-from silo_agent.privacy.explain import Explanation, explain
-from silo_agent.privacy.explain_view import page_text
-from silo_agent.privacy.explain_words import at_most, detected
-from silo_agent.privacy.settings import PrivacySettings
+from silo_agent.shared.home import SiloHome
+from silo_agent.trainer.cli.privacy import privacy
+from silo_agent.trainer.explain.costs import TaskFacts, costs_of, encoding_for
+from silo_agent.trainer.explain.explain import Explanation, explain
+from silo_agent.trainer.explain.view import page_text
+from silo_agent.trainer.explain.words import at_most, detected
+from silo_agent.trainer.privacy.settings import PrivacySettings
 from silo_agent.trainer.task_folder import TaskFolder
 from wire.ballot import BallotShape, Encoding
 from wire.errors import ConfigurationError
 from wire.privacy.accounting import epsilon
 from wire.privacy.events import RandomizedResponse
-from wire.task import TaskDefinition
+from wire.task.definition import TaskDefinition
+
+pytestmark = pytest.mark.slow
 
 ESTIMATES: tuple[dict[str, Any], ...] = (
     {"name": "xor", "sensitivity": "empirical"},

@@ -25,7 +25,9 @@ from store_scenes import (
 from coordinator.store import Store
 from coordinator.store.records import ExtractorRecord
 from wire.errors import EXTRACTOR_UNKNOWN, TASK_EXISTS, TASK_INVALID
-from wire.task import TaskDefinition
+from wire.task.definition import TaskDefinition
+
+pytestmark = pytest.mark.slow
 
 OLD, NEW, FOREIGN = "1" * 64, "2" * 64, "3" * 64
 OTHER_SET = "b" * 64

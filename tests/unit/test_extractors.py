@@ -19,17 +19,20 @@ from sklearn.decomposition import PCA, TruncatedSVD
 
 torch = pytest.importorskip("torch")
 
-from silo_agent.models.extractors import StoredExtractor, load, pretraining  # noqa: E402
-from silo_agent.models.extractors import contrastive as contrastive_training  # noqa: E402
-from silo_agent.models.extractors import denoising as denoising_training  # noqa: E402
-from silo_agent.models.extractors.contrastive import widths_for  # noqa: E402
-from silo_agent.models.extractors.pretraining import Progress, pretrain, train  # noqa: E402
-from silo_agent.models.protocol import Labelled, Problem  # noqa: E402
-from silo_agent.models.torch_nets import torch_cnn, torch_mlp  # noqa: E402
+from silo_agent.trainer.models.extractors import StoredExtractor, load  # noqa: E402
+from silo_agent.trainer.models.extractors import contrastive as contrastive_training  # noqa: E402
+from silo_agent.trainer.models.extractors import denoising as denoising_training  # noqa: E402
+from silo_agent.trainer.models.extractors.contrastive import widths_for  # noqa: E402
+from silo_agent.trainer.models.protocol import Labelled, Problem  # noqa: E402
+from silo_agent.trainer.models.torch_nets import torch_cnn, torch_mlp  # noqa: E402
+from silo_agent.trainer.pretraining import pretraining  # noqa: E402
+from silo_agent.trainer.pretraining.pretraining import Progress, pretrain, train  # noqa: E402
 from wire.errors import EXTRACTOR_INVALID, ConfigurationError, Refusal  # noqa: E402
 from wire.extractor_file import ExtractorFile, ExtractorKind, write_extractor  # noqa: E402
-from wire.files import digest_of  # noqa: E402
 from wire.public_content import write_array, write_table  # noqa: E402
+from wire.runtime.files import digest_of  # noqa: E402
+
+pytestmark = pytest.mark.slow
 
 PCA_, DENOISING = ExtractorKind.PCA, ExtractorKind.DENOISING
 TFIDF_SVD, CONTRASTIVE = ExtractorKind.TFIDF_SVD, ExtractorKind.CONTRASTIVE
@@ -442,7 +445,7 @@ def test_a_kind_that_does_not_fit_the_set_is_refused(text_file: Path, table_file
 
 def test_only_networks_need_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     plain, network = trained(PCA_), trained(DENOISING)
-    monkeypatch.setitem(sys.modules, "silo_agent.models.extractors.networks", None)
+    monkeypatch.setitem(sys.modules, "silo_agent.trainer.models.extractors.networks", None)
     assert plain.transform(table()).shape == (300, plain.dimensions)
     with pytest.raises(ConfigurationError, match="needs torch") as caught:
         network.transform(table())
@@ -452,7 +455,7 @@ def test_only_networks_need_torch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "silo_agent.models.extractors", *map(str, arguments)]
+    command = [sys.executable, "-m", "silo_agent.trainer.pretraining", *map(str, arguments)]
     one_core = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.run(command, capture_output=True, text=True, check=False, env=one_core)
 

@@ -9,12 +9,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from coordinator.public_sets import convert
-from silo_agent.trainer.features import Encoder
-from silo_agent.trainer.private_data import DataSettings, load_private
-from silo_agent.trainer.schema_check import PrivateRows, prepare
+from coordinator.public_sets.convert import convert
+from silo_agent.trainer.data.features import Encoder
+from silo_agent.trainer.data.private_data import DataSettings, load_private
+from silo_agent.trainer.data.schema_check import PrivateRows, prepare
 from wire.errors import PUBLIC_SET_INVALID, ConfigurationError, Refusal
 from wire.schema import SetKind
+
+pytestmark = pytest.mark.slow
 
 PUBLIC = pd.DataFrame(
     {

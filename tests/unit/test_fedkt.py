@@ -15,33 +15,42 @@ import pytest
 from mechanism_scenes import Kept, a_scope, dearest, every_ballot, rows_together
 from seeded_bits import SeededBits
 
-from coordinator.consensus.electing import Outcome
+from coordinator.consensus.elect import Outcome
 from coordinator.consensus.tally import Tally
 from coordinator.consensus.ties import TieKey, ranks
-from experiments.federation import Course, Hospital, hold, task
-from silo_agent.models.catalogue import LearnerSpec, build
-from silo_agent.models.protocol import Labelled
-from silo_agent.models.teachers import agreed
-from silo_agent.privacy.ledger import Ledger
-from silo_agent.privacy.mechanisms.catalogue import build as build_mechanism
-from silo_agent.privacy.mechanisms.protocol import PrivateSide, Scope
-from silo_agent.privacy.mechanisms.teacher_votes import TeacherVotes
-from silo_agent.privacy.settings import (
+from experiments.federation import FederationResult, Silo, define_task, run_federation
+from silo_agent.trainer.methods.co_training import CoTraining
+from silo_agent.trainer.methods.fedkt import (
+    draw_shards,
+    majority,
+    student_labels,
+)
+from silo_agent.trainer.methods.local_learner import LocalLearner
+from silo_agent.trainer.methods.registry import method_for
+from silo_agent.trainer.models.catalogue import LearnerSpec, build
+from silo_agent.trainer.models.protocol import Labelled
+from silo_agent.trainer.models.teachers import agreed
+from silo_agent.trainer.privacy.ledger.ledger import Ledger
+from silo_agent.trainer.privacy.mechanisms.catalogue import build as build_mechanism
+from silo_agent.trainer.privacy.mechanisms.protocol import Scope, SiloRound
+from silo_agent.trainer.privacy.mechanisms.teacher_students import TeacherStudents
+from silo_agent.trainer.privacy.mechanisms.teacher_votes import TeacherVotes
+from silo_agent.trainer.privacy.settings import (
     PrivacySettings,
     RandomizedResponseSettings,
     TeacherVotesSettings,
     XorSettings,
 )
-from silo_agent.trainer.fedct import CoTraining
-from silo_agent.trainer.fedkt import School, consistent_labels, dealt, majority, student_labels
-from silo_agent.trainer.session import Keeping, Session, assemble
+from silo_agent.trainer.session import Session, SessionInputs, TaskStorage, assemble
 from silo_agent.trainer.settings import TrainingSettings
 from silo_agent.trainer.task_folder import Folder, TaskFolder
 from wire.ballot import BallotShape, Encoding, unpack, unpack_one_hot
-from wire.methods import FedktPolicy
 from wire.privacy.accounting import epsilon
 from wire.privacy.declaration import Unit
 from wire.privacy.events import Event, Gaussian, Laplace, RandomizedResponse
+from wire.task.methods import FedktPolicy
+
+pytestmark = pytest.mark.slow
 
 ROWS = 60
 TREE = LearnerSpec(name="decision_tree")
@@ -67,24 +76,29 @@ def co_training(
     )
 
 
-def a_course(
+def a_federation(
     classes: int, partitions: int, silos: int = 4, privacy: Any = None, **settings: Any
-) -> Course:
+) -> FederationResult:
     names = [f"silo-{index}" for index in range(silos)]
     public = some_rows(ROWS, classes, seed=1).features
     section = {"partitions": partitions, "teachers": 3, **settings.pop("fedkt", {})}
-    definition = task(public, classes, names, method="fedkt", fedkt=section, **settings)
-    hospitals = {
-        name: Hospital(
+    definition = define_task(public, classes, names, method="fedkt", fedkt=section, **settings)
+    members = {
+        name: Silo(
             some_rows(45, classes, seed=10 + index),
             TrainingSettings(model=TREE, seed=index, privacy=privacy or PrivacySettings()),
         )
         for index, name in enumerate(names)
     }
-    return hold(definition, hospitals, public, home=False)
+    return run_federation(definition, members, public, home_models=False)
 
 
 # -- the paper's server -----------------------------------------------------------------------------
+
+
+def local_learner(training: CoTraining, patients: np.ndarray | None = None) -> LocalLearner:
+    whose = np.arange(len(training.private)) if patients is None else patients
+    return LocalLearner(training, whose, None, units=int(whose.max()) + 1)
 
 
 def papers_counts(students: list[np.ndarray], classes: int) -> np.ndarray:
@@ -103,11 +117,11 @@ def papers_counts(students: list[np.ndarray], classes: int) -> np.ndarray:
 def test_counts_and_consensus_are_those_of_a_server_that_has_all_students(
     classes: int, partitions: int
 ) -> None:
-    course = a_course(classes, partitions)
-    definition, (ballots,) = course.definition, course.ballots
+    result = a_federation(classes, partitions)
+    definition, (ballots,) = result.definition, result.ballots
     policy = FedktPolicy(partitions=partitions, teachers=3)
     students = [
-        student_labels(co_training(classes, seed), np.arange(45), School(policy, classes, 45))
+        student_labels(local_learner(co_training(classes, seed)), policy, classes)
         for seed in range(4)
     ]
     expected = papers_counts(students, classes)
@@ -118,7 +132,7 @@ def test_counts_and_consensus_are_those_of_a_server_that_has_all_students(
 
     assert definition.votes_per_ballot == partitions
     assert np.array_equal(tally.counts(), expected)
-    assert np.array_equal(course.labels(), elected(course.outcomes[0], expected, definition.digest))
+    assert np.array_equal(result.labels(), elected(result.outcomes[0], expected, definition.digest))
     if partitions > 1:
         assert any(np.any(unpack(one, definition.shape) == -1) for one in ballots.values())
 
@@ -126,18 +140,17 @@ def test_counts_and_consensus_are_those_of_a_server_that_has_all_students(
 def elected(outcome: Outcome, counts: np.ndarray, digest: str) -> np.ndarray:
     """argmax of the counts, ties by the published rule; no label where nobody voted."""
     seeds = TieKey.of(digest, 1).row_seeds(np.arange(ROWS))
-    lots = np.stack([ranks(seeds, one) for one in range(counts.shape[1])], axis=1)
+    tie_breakers = np.stack([ranks(seeds, one) for one in range(counts.shape[1])], axis=1)
     best = counts == counts.max(axis=1, keepdims=True)
-    return np.where(counts.any(axis=1), np.where(best, lots, 0).argmax(axis=1), -1)
+    return np.where(counts.any(axis=1), np.where(best, tie_breakers, 0).argmax(axis=1), -1)
 
 
 def test_a_silo_says_the_same_again_and_another_seed_says_something_else() -> None:
-    first, again = a_course(3, 2).ballots[0], a_course(3, 2).ballots[0]
+    first, again = a_federation(3, 2).ballots[0], a_federation(3, 2).ballots[0]
 
     assert first == again
-    school = School(FedktPolicy(), 3, 45)
     one, other = (
-        consistent_labels(replace(co_training(3), seed=seed), np.arange(45), school)
+        agreed(student_labels(local_learner(replace(co_training(3), seed=seed)), FedktPolicy(), 3))
         for seed in (0, 7)
     )
     assert not np.array_equal(one, other)
@@ -147,13 +160,13 @@ def test_a_silo_says_the_same_again_and_another_seed_says_something_else() -> No
 
 
 def test_whole_patients_are_dealt_evenly_and_anew_for_every_partition() -> None:
-    deals = np.array([dealt(10, 4, 0, partition) for partition in range(400)])
+    deals = np.array([draw_shards(10, 4, 0, partition) for partition in range(400)])
 
     assert all(sorted(np.bincount(deal)) == [2, 2, 3, 3] for deal in deals)
     meet = np.mean(deals[:, 0] == deals[:, 1])
     assert meet == pytest.approx(8 / 45, abs=5 * math.sqrt(8 / 45 / 400))
-    assert np.array_equal(deals[3], dealt(10, 4, 0, 3))
-    assert not np.array_equal(deals[3], dealt(10, 4, 1, 3))
+    assert np.array_equal(deals[3], draw_shards(10, 4, 0, 3))
+    assert not np.array_equal(deals[3], draw_shards(10, 4, 1, 3))
 
 
 class Watching:
@@ -178,15 +191,14 @@ def test_a_teacher_has_all_rows_of_its_patients_and_a_student_none() -> None:
     public = np.arange(100.0, 104.0)[:, None]
     training = CoTraining(private, public, lambda _: Watching(lessons), 1, 0)
 
-    labels = consistent_labels(
-        training, patients, School(FedktPolicy(partitions=2, teachers=3), 2, 6)
-    )
+    policy = FedktPolicy(partitions=2, teachers=3)
+    labels = agreed(student_labels(local_learner(training, patients), policy, 2))
 
     assert labels.tolist() == [1, 1, 1, 1]
     assert len(lessons) == 2 * (3 + 1)
     for partition in range(2):
         *teachers, student = lessons[4 * partition : 4 * partition + 4]
-        shards = dealt(6, 3, 0, partition)[patients]
+        shards = draw_shards(6, 3, 0, partition)[patients]
         assert [sorted(rows) for rows in teachers] == [
             np.flatnonzero(shards == teacher).tolist() for teacher in range(3)
         ]
@@ -207,8 +219,8 @@ def test_a_teacher_that_cannot_learn_casts_no_vote() -> None:
     def said(labels: list[int]) -> list[int]:
         private = Labelled(np.arange(float(len(labels)))[:, None], np.array(labels))
         training = CoTraining(private, np.zeros((3, 1)) + 9, lambda _: Picky(), 1, 0)
-        school = School(FedktPolicy(partitions=1, teachers=len(labels)), 3, len(labels))
-        return consistent_labels(training, np.arange(len(labels)), school).tolist()
+        policy = FedktPolicy(partitions=1, teachers=len(labels))
+        return agreed(student_labels(local_learner(training), policy, 3)).tolist()
 
     assert said([0, 2]) == [2, 2, 2]
     assert said([0]) == [-1, -1, -1]
@@ -229,13 +241,11 @@ def test_a_label_needs_every_student() -> None:
 
 
 def test_leaving_a_patient_out_moves_nobody_else() -> None:
-    training, school = co_training(3), School(FedktPolicy(partitions=1, teachers=9), 3, 45)
-    whole = student_labels(training, np.arange(45), school)
+    learner, policy = local_learner(co_training(3)), FedktPolicy(partitions=1, teachers=9)
+    whole = student_labels(learner, policy, 3)
 
     for unit in (0, 44):
-        kept = np.arange(45) != unit
-        without = replace(training, private=training.private[kept])
-        other = student_labels(without, np.flatnonzero(kept), school)
+        other = student_labels(learner.without(unit), policy, 3)
         # One of nine teachers has four patients instead of five.
         assert 0 < np.mean(whole != other) < 0.4
 
@@ -247,18 +257,20 @@ def test_networks_are_fitted_from_nothing_as_often_as_they_are_needed() -> None:
         name="torch_mlp", parameters={"hidden": [8], "fit_steps": 40, "learning_rate": 0.05}
     )
     few = {"partitions": 1, "teachers": 2}
-    definition = task(public, 3, names, method="fedkt", local_steps=1, fedkt=few)
-    hospitals = {
-        name: Hospital(some_rows(90, 3, seed=10 + index, apart=4), TrainingSettings(model=network))
+    definition = define_task(public, 3, names, method="fedkt", local_steps=1, fedkt=few)
+    members = {
+        name: Silo(some_rows(90, 3, seed=10 + index, apart=4), TrainingSettings(model=network))
         for index, name in enumerate(names)
     }
 
-    course = hold(definition, hospitals, public)
+    result = run_federation(definition, members, public)
 
     truth = some_rows(ROWS, 3, seed=1, apart=4).labels
-    voted = course.labels() != -1
-    assert np.mean(course.labels()[voted] == truth[voted]) > 0.85
-    assert all(np.mean(model.predict(public) == truth) > 0.85 for model in course.home.values())
+    voted = result.labels() != -1
+    assert np.mean(result.labels()[voted] == truth[voted]) > 0.85
+    assert all(
+        np.mean(model.predict(public) == truth) > 0.85 for model in result.home_models.values()
+    )
 
 
 # -- L2: noise on the teachers' votes ---------------------------------------------------------------
@@ -267,27 +279,34 @@ DELTA = 1e-5
 SCOPE = Scope(BallotShape(500, 3, Encoding.INDEX), 1, 8.0, DELTA, Unit.PATIENT, 300)
 
 
-def a_side(kept: Kept | None = None, make: Callable[[int], Any] | None = None) -> PrivateSide:
+def a_side(kept: Kept | None = None, make: Callable[[int], Any] | None = None) -> SiloRound:
     def never(*_: object) -> Any:
         raise AssertionError("teachers vote, not the silo's own learner")
 
-    return PrivateSide(
+    return SiloRound(
         private=some_rows(300, 3, seed=2, apart=3),
         patients=np.arange(300),
         public=some_rows(500, 3, seed=3, apart=3).features,
         classes=3,
-        number=1,
-        predict=never,
-        predict_without=never,
+        round_number=1,
+        relabel_without=never,
         build=make or (lambda seed: build(TREE, 3, (2,), seed)),
         kept=kept or Kept(),
     )
 
 
-def level_two(partitions: int, **settings: Any) -> TeacherVotes:
-    policy = FedktPolicy.model_validate({"level": "L2", "partitions": partitions})
-    made = build_mechanism(TeacherVotesSettings(teachers=7, **settings), SCOPE, policy)
-    assert isinstance(made, TeacherVotes)
+def level_two(partitions: int, **settings: Any) -> TeacherStudents:
+    definition = define_task(
+        np.zeros((500, 2)),
+        3,
+        ["a", "b"],
+        method="fedkt",
+        fedkt={"level": "L2", "partitions": partitions},
+        privacy={"mechanisms": ["teacher_votes"]},
+    )
+    privacy = PrivacySettings(mechanism=TeacherVotesSettings(teachers=7, **settings))
+    made = method_for(definition).mechanism(privacy, SCOPE)
+    assert isinstance(made, TeacherStudents)
     return made
 
 
@@ -376,7 +395,7 @@ def test_outside_fedkt_teachers_are_silo_yamls_and_nothing_is_kept() -> None:
 def test_a_task_of_level_two_is_charged_in_every_silos_ledger() -> None:
     public = some_rows(ROWS, 2, seed=1).features
     names = ["a", "b"]
-    definition = task(
+    definition = define_task(
         public,
         2,
         names,
@@ -385,29 +404,29 @@ def test_a_task_of_level_two_is_charged_in_every_silos_ledger() -> None:
         privacy={"mechanisms": ["teacher_votes"]},
     )
     privacy = PrivacySettings(mechanism=TeacherVotesSettings(), epsilon=6.0)
-    hospitals = {
-        name: Hospital(
+    members = {
+        name: Silo(
             some_rows(200, 2, seed=10 + index),
             TrainingSettings(model=TREE, seed=index, privacy=privacy),
         )
         for index, name in enumerate(names)
     }
 
-    course = hold(definition, hospitals, public, home=False)
+    result = run_federation(definition, members, public, home_models=False)
 
-    assert all(5.0 < spent <= 6.0 for spent in course.spent.values())
-    assert np.mean(course.labels() != -1) > 0.5
+    assert all(5.0 < spent <= 6.0 for spent in result.spent.values())
+    assert np.mean(result.labels() != -1) > 0.5
 
 
 def test_a_trainer_that_dies_before_its_ballot_is_kept_pays_for_the_same_one(
     tmp_path: Path,
 ) -> None:
     class Dying(TaskFolder):
-        def keep_ballot(self, number: int, ballot: bytes, slip: bytes) -> None:
+        def keep_ballot(self, number: int, ballot: bytes, record: bytes) -> None:
             raise KeyboardInterrupt
 
     public = some_rows(ROWS, 2, seed=1).features
-    definition = task(
+    definition = define_task(
         public,
         2,
         ["a"],
@@ -420,18 +439,17 @@ def test_a_trainer_that_dies_before_its_ballot_is_kept_pays_for_the_same_one(
 
     def session(folder: Folder, budget: float, seed: int) -> Session:
         privacy = PrivacySettings(mechanism=TeacherVotesSettings(), epsilon=budget)
-        made = assemble(
-            definition,
-            TrainingSettings(model=TREE, privacy=privacy),
-            some_rows(200, 2, seed=10),
-            public,
-            Keeping(folder, ledger, SeededBits(seed)),
-            patients=np.arange(200),
-            unit=Unit.PATIENT,
-            known=(0, 1),
+        return assemble(
+            SessionInputs(
+                definition=definition,
+                settings=TrainingSettings(model=TREE, privacy=privacy),
+                private=some_rows(200, 2, seed=10),
+                public=public,
+                patients=np.arange(200),
+                unit=Unit.PATIENT,
+                storage=TaskStorage(folder, ledger, SeededBits(seed)),
+            )
         )
-        assert isinstance(made, Session)
-        return made
 
     with pytest.raises(KeyboardInterrupt):
         session(Dying(tmp_path, definition.digest), 6.0, seed=1).vote(1, None)
@@ -484,19 +502,19 @@ def every_pattern(classes: int) -> list[tuple[int, ...]]:
 def test_every_row_is_charged_and_answered_whether_the_students_agree_or_not(
     mechanism: Any, answers: int
 ) -> None:
-    plain = a_course(3, 3)
-    course = a_course(3, 3, privacy=PrivacySettings(mechanism=mechanism), encoding="one_hot")
+    plain = a_federation(3, 3)
+    result = a_federation(3, 3, privacy=PrivacySettings(mechanism=mechanism), encoding="one_hot")
 
     scope = a_scope(ROWS, 3)
     (event,) = build_mechanism(mechanism, scope).offer(a_side()).events
     assert isinstance(event, RandomizedResponse)
     assert event.count == answers
-    assert all(spent == pytest.approx(epsilon([event], DELTA)) for spent in course.spent.values())
+    assert all(spent == pytest.approx(epsilon([event], DELTA)) for spent in result.spent.values())
     silent = np.concatenate(
         [unpack(one, plain.definition.shape) == -1 for one in plain.ballots[0].values()]
     )
     answered = np.concatenate(
-        [unpack_one_hot(one, course.definition.shape) for one in course.ballots[0].values()]
+        [unpack_one_hot(one, result.definition.shape) for one in result.ballots[0].values()]
     )
     assert silent.sum() > 30
     # Silence is answered too: some ones where nothing was said, and not only in the first class.

@@ -12,19 +12,22 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
-from coordinator.authority import Authority
 from coordinator.cli import coordinator as commands
+from coordinator.pki.authority import Authority
 from coordinator.settings import CoordinatorHome
 from coordinator.store import Store
 from coordinator.store.members import MemberStore
-from silo_agent.cli import agent
-from wire.enrolment import request_pem
+from silo_agent.agent.cli import agent
 from wire.errors import ConfigurationError, Refusal
-from wire.identity import IdentityFiles, Role, key_pem, pending_key
-from wire.join_token import JoinToken
+from wire.identity.files import IdentityFiles, key_pem, pending_key
+from wire.identity.identity import Role
+from wire.identity.join_token import JoinToken
+from wire.net.enrolment import request_pem
+
+pytestmark = pytest.mark.slow
 
 # The commands have taken its name.
-MODULE = sys.modules["coordinator.founding"]
+MODULE = sys.modules["coordinator.setup.init"]
 
 
 class Cut(Exception):
@@ -102,7 +105,7 @@ def test_metrics_stay_on_the_machine_unless_asked_for(tmp_path: Path) -> None:
 
 
 def test_replicas_that_start_together_make_one_consortium(tmp_path: Path) -> None:
-    script = "from wire.cli import main; main()"
+    script = "from wire.runtime.cli import main; main()"
     command = [sys.executable, "-c", script, "coordinator", "init", "--if-missing"]
     replicas = [
         subprocess.Popen([*command, "--home", str(tmp_path)], stdout=subprocess.PIPE, text=True)

@@ -14,14 +14,16 @@ import pytest
 from sklearn.tree import DecisionTreeClassifier
 from typer.testing import CliRunner
 
-from coordinator.public_sets import convert
-from silo_agent.home import SiloHome
-from silo_agent.trainer.cli import private
-from silo_agent.trainer.features import Encoder
-from silo_agent.trainer.home_model import HomeModel
+from coordinator.public_sets.convert import convert
+from silo_agent.shared.home import SiloHome
+from silo_agent.trainer.cli.agent import private
+from silo_agent.trainer.data.features import Encoder
+from silo_agent.trainer.data.home_model import HomeModel
 from silo_agent.trainer.task_folder import TaskFolder
 from wire.errors import ConfigurationError
-from wire.task import TaskDefinition
+from wire.task.definition import TaskDefinition
+
+pytestmark = pytest.mark.slow
 
 PUBLIC = pd.DataFrame({"age": [20, 30, 70, 90], "sex": ["w", "m", "m", "w"]})
 OLD = ("no", "no", "yes", "yes")

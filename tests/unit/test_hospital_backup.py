@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from silo_agent.home import SiloHome
-from silo_agent.trainer.backup import Part, back_up, put_back
+from silo_agent.shared.home import SiloHome
+from silo_agent.trainer.backup import Part, back_up_part, restore_part
 from wire.errors import ConfigurationError
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
@@ -34,7 +36,7 @@ def home(tmp_path: Path) -> SiloHome:
 
 def copied(home: SiloHome, part: Part = Part.TRAINER) -> io.BytesIO:
     out = io.BytesIO()
-    back_up(home, part, out)
+    back_up_part(home, part, out)
     out.seek(0)
     return out
 
@@ -51,7 +53,7 @@ def files(folder: Path) -> set[str]:
 def test_both_parts_come_back(home: SiloHome, tmp_path: Path) -> None:
     again = SiloHome(tmp_path / "again")
     for part in Part:
-        put_back(again, part, copied(home, part))
+        restore_part(again, part, copied(home, part))
     assert files(again.root) == {
         "trainer/ledger.db",
         "trainer/approvals.jsonl",
@@ -71,7 +73,7 @@ def test_what_is_committed_is_copied_while_someone_else_writes(
         writer.execute("INSERT INTO entries VALUES (3)")
         stream = copied(home)
     again = SiloHome(tmp_path / "again")
-    put_back(again, Part.TRAINER, stream)
+    restore_part(again, Part.TRAINER, stream)
     assert entries(again) == [1, 2]
 
 
@@ -79,7 +81,7 @@ def test_what_is_committed_is_copied_while_someone_else_writes(
 def test_nothing_is_put_over_what_is_there(home: SiloHome, part: Part) -> None:
     before = entries(home)
     with pytest.raises(ConfigurationError, match="is there already"):
-        put_back(home, part, copied(home, part))
+        restore_part(home, part, copied(home, part))
     assert entries(home) == before
 
 
@@ -87,25 +89,25 @@ def test_a_task_that_is_there_is_not_mixed_with_the_copys(home: SiloHome, tmp_pa
     again = SiloHome(tmp_path / "again")
     again.tasks.mkdir(parents=True)
     with pytest.raises(ConfigurationError, match="is there already"):
-        put_back(again, Part.TRAINER, copied(home))
+        restore_part(again, Part.TRAINER, copied(home))
     assert not again.ledger.exists(), "the ledger comes last"
 
 
 def test_one_part_is_not_taken_for_the_other(home: SiloHome, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="no backup of a trainer"):
-        put_back(SiloHome(tmp_path / "again"), Part.TRAINER, copied(home, Part.WITNESS))
+        restore_part(SiloHome(tmp_path / "again"), Part.TRAINER, copied(home, Part.WITNESS))
 
 
 def test_a_copy_that_was_cut_off_leaves_nothing(home: SiloHome, tmp_path: Path) -> None:
     again, whole = SiloHome(tmp_path / "again"), copied(home).getvalue()
     with pytest.raises(ConfigurationError):
-        put_back(again, Part.TRAINER, io.BytesIO(whole[: len(whole) // 2]))
+        restore_part(again, Part.TRAINER, io.BytesIO(whole[: len(whole) // 2]))
     assert list(again.trainer.iterdir()) == []
 
 
 def test_where_there_is_nothing_one_is_told(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="nothing in"):
-        back_up(SiloHome(tmp_path / "none"), Part.TRAINER, io.BytesIO())
+        back_up_part(SiloHome(tmp_path / "none"), Part.TRAINER, io.BytesIO())
 
 
 def test_a_ledger_that_cannot_be_read_is_told_of(home: SiloHome) -> None:

@@ -9,10 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.authority import Authority
+from coordinator.pki.authority import Authority
 from wire.errors import TOKEN_MALFORMED, Refusal
-from wire.identity import Role
-from wire.join_token import JoinToken, secret_digest, secret_matches
+from wire.identity.identity import Role
+from wire.identity.join_token import JoinToken, secret_digest, secret_matches
+
+pytestmark = pytest.mark.slow
 
 NOW = datetime(2031, 5, 6, 7, 8, 9, 123456, tzinfo=UTC)
 

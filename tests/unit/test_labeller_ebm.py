@@ -12,9 +12,9 @@ import pytest
 from seeded_bits import SeededBits
 from sklearn.datasets import load_breast_cancer
 
-from silo_agent.models.protocol import Labelled
-from silo_agent.privacy.mechanisms.protocol import Scope
-from silo_agent.privacy.settings import PrivateLabellerSettings
+from silo_agent.trainer.models.protocol import Labelled
+from silo_agent.trainer.privacy.mechanisms.protocol import Scope
+from silo_agent.trainer.privacy.settings import PrivateLabellerSettings
 from wire.ballot import BallotShape, Encoding
 from wire.errors import ConfigurationError
 from wire.privacy.accounting import epsilon
@@ -25,8 +25,10 @@ pytest.importorskip("interpret")
 from interpret.privacy import DPExplainableBoostingClassifier
 from interpret.utils._privacy import calc_gdp_noise_multi
 
-from silo_agent.privacy.labellers import ebm
-from silo_agent.privacy.labellers.ebm import EbmTrainer
+from silo_agent.trainer.privacy.labellers import ebm
+from silo_agent.trainer.privacy.labellers.ebm import EbmTrainer
+
+pytestmark = pytest.mark.slow
 
 DELTA = 1e-5
 

@@ -10,10 +10,10 @@ import pytest
 from seeded_bits import SeededBits
 from sklearn.datasets import load_breast_cancer
 
-from silo_agent.models.protocol import Labelled
-from silo_agent.privacy.labellers.one_row import one_row_each
-from silo_agent.privacy.mechanisms.protocol import Scope
-from silo_agent.privacy.settings import PrivateLabellerSettings
+from silo_agent.trainer.models.protocol import Labelled
+from silo_agent.trainer.privacy.labellers.one_row import one_row_each
+from silo_agent.trainer.privacy.mechanisms.protocol import Scope
+from silo_agent.trainer.privacy.settings import PrivateLabellerSettings
 from wire.ballot import BallotShape, Encoding
 from wire.errors import ConfigurationError
 from wire.privacy.accounting import epsilon
@@ -23,13 +23,15 @@ from wire.privacy.randomness import SecureBits
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("opacus")
-from silo_agent.privacy.labellers import sgd  # noqa: E402
-from silo_agent.privacy.labellers.sgd import (  # noqa: E402
+from silo_agent.trainer.privacy.labellers import sgd  # noqa: E402
+from silo_agent.trainer.privacy.labellers.sgd import (  # noqa: E402
     GRAINS,
     PLACES,
     ClippedGradients,
     SgdTrainer,
 )
+
+pytestmark = pytest.mark.slow
 
 DELTA = 1e-5
 Integers = npt.NDArray[np.int64]

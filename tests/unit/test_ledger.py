@@ -22,17 +22,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from ledger_scenes import NO_LIMIT, TASK, at_most, ballot, opened, race, tampered
+from patience import PATIENCE
 from pydantic import ValidationError
 
-from silo_agent.home import SiloHome
-from silo_agent.privacy import ledger_file
-from silo_agent.privacy.budget import Budget, added_up, cost, shown
-from silo_agent.privacy.ledger import Ledger, Overspent
-from silo_agent.privacy.ledger_book import Book
-from silo_agent.privacy.ledger_file import LedgerFile, Page
-from silo_agent.privacy.ledger_witness import Witness
-from silo_agent.privacy.release import Kind, Release
-from wire.chain import Head, Link, append, link_hash
+from silo_agent.shared.home import SiloHome
+from silo_agent.trainer.privacy.budget import Budget, added_up, cost, shown
+from silo_agent.trainer.privacy.ledger import file as ledger_file
+from silo_agent.trainer.privacy.ledger.file import LedgerFile, LedgerTransaction
+from silo_agent.trainer.privacy.ledger.index import LedgerIndex
+from silo_agent.trainer.privacy.ledger.ledger import Ledger, Overspent
+from silo_agent.trainer.privacy.ledger.release import Kind, Release
+from silo_agent.trainer.privacy.ledger.witness import Witness
 from wire.errors import (
     BUDGET_EXCEEDED,
     DISK_FULL,
@@ -53,6 +53,9 @@ from wire.privacy.events import (
     SampledGaussian,
     Unprotected,
 )
+from wire.runtime.chain import Head, Link, append, link_hash
+
+pytestmark = pytest.mark.slow
 
 
 def refused(act: Callable[[], object]) -> Refusal:
@@ -190,10 +193,10 @@ def test_entries_of_the_version_that_knew_one_model_are_read(tmp_path: Path) -> 
     links = []
     for entry in ({**paying, "basis": "head"}, {**free, "basis": "head"}, {**paying, "basis": ""}):
         links.append(append(_end_of(links), entry))
-    book = Book(links)
-    assert [entry.release.made_from for entry in book.entries] == [("head",), ("head",), ()]
-    assert [entry.release.pays_for for entry in book.entries] == [("head",), (), ()]
-    assert book.paid_basis("head")
+    index = LedgerIndex(links)
+    assert [entry.release.made_from for entry in index.entries] == [("head",), ("head",), ()]
+    assert [entry.release.pays_for for entry in index.entries] == [("head",), (), ()]
+    assert index.paid_basis("head")
 
 
 def _end_of(links: list[Link]) -> Head:
@@ -354,7 +357,7 @@ def test_two_processes_cannot_both_take_what_is_left(tmp_path: Path) -> None:
     racers = [spawn.Process(target=race, args=(tmp_path, n, start, results)) for n in (11, 12)]
     for racer in racers:
         racer.start()
-    assert sorted(results.get(timeout=60) for _ in racers) == ["overspent", "paid"]
+    assert sorted(results.get(timeout=PATIENCE) for _ in racers) == ["overspent", "paid"]
     for racer in racers:
         racer.join()
     assert opened(tmp_path).spent("private", 0) == 1
@@ -364,8 +367,8 @@ def test_two_processes_cannot_both_take_what_is_left(tmp_path: Path) -> None:
 def test_a_writer_waits_for_another(tmp_path: Path) -> None:
     ledger = filled(tmp_path, 1)
     reader = opened(tmp_path)
-    with LedgerFile(SiloHome(tmp_path).ledger).writing() as page:
-        page.write(append(ledger.verify(), ballot(2, at="now").model_dump(mode="json")))
+    with LedgerFile(SiloHome(tmp_path).ledger).writing() as transaction:
+        transaction.write(append(ledger.verify(), ballot(2, at="now").model_dump(mode="json")))
         # What is not committed is not there.
         assert len(reader.releases()) == 1
     assert len(reader.releases()) == 2
@@ -376,17 +379,18 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from ledger_scenes import NO_LIMIT, ballot, opened
-from silo_agent.privacy import ledger, ledger_file
+from silo_agent.trainer.privacy.ledger import ledger
+from silo_agent.trainer.privacy.ledger import file as ledger_file
 
 def die(*_):
     os.kill(os.getpid(), signal.SIGKILL)
 
 place, home = sys.argv[1], Path(sys.argv[2])
 if place == "before the commit":
-    write = ledger_file.Page.write
-    ledger_file.Page.write = lambda page, link: (write(page, link), die())
+    write = ledger_file.LedgerTransaction.write
+    ledger_file.LedgerTransaction.write = lambda transaction, link: (write(transaction, link), die())
 else:
-    ledger.Ledger._bear_witness = die
+    ledger.Ledger._update_witness = die
 opened(home).spend(ballot(2), NO_LIMIT)
 """
 
@@ -457,15 +461,15 @@ def test_a_commit_survives_a_power_cut_by_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     levels: list[tuple[str, int]] = []
-    write = Page.write
+    write = LedgerTransaction.write
 
-    def watched(page: Page, link: Any) -> None:
-        write(page, link)
-        connection = page._connection
+    def watched(transaction: LedgerTransaction, link: Any) -> None:
+        write(transaction, link)
+        connection = transaction._connection
         mode = connection.execute("PRAGMA journal_mode").fetchone()[0]
         levels.append((mode, connection.execute("PRAGMA synchronous").fetchone()[0]))
 
-    monkeypatch.setattr(Page, "write", watched)
+    monkeypatch.setattr(LedgerTransaction, "write", watched)
     filled(tmp_path, 1)
     # In this mode 2 (FULL) may come undone: the journal's removal is synced with 3 (EXTRA) only.
     assert levels == [("delete", 3)]
@@ -668,7 +672,7 @@ def test_a_write_off_killed_before_the_witness_knows_of_it_stands(
 ) -> None:
     rolled_back(tmp_path, 2, of=5)
     with monkeypatch.context() as patched:
-        patched.setattr(Ledger, "_bear_witness", lambda *_: None)
+        patched.setattr(Ledger, "_update_witness", lambda *_: None)
         opened(tmp_path).write_off("private", 1.5, 1e-5, 3, "anna", "the disk was replaced")
     assert opened(tmp_path).spent("private", 0) == 2
     opened(tmp_path).spend(ballot(6), NO_LIMIT)

@@ -13,18 +13,20 @@ import pytest
 from ledger_scenes import NO_LIMIT, TASK, at_most, ballot, opened, tampered
 from typer.testing import CliRunner
 
-from silo_agent.home import SiloHome
-from silo_agent.privacy import running_totals as running_module
-from silo_agent.privacy.budget import Budget
-from silo_agent.privacy.ledger_cli import ledger as app
-from silo_agent.privacy.ledger_report import ESTIMATE, Report, examine
-from silo_agent.privacy.release import Kind
-from silo_agent.privacy.settings import PrivacySettings
+from silo_agent.shared.home import SiloHome
+from silo_agent.trainer.cli.ledger import ledger as app
+from silo_agent.trainer.privacy.budget import Budget
+from silo_agent.trainer.privacy.ledger import running_totals as running_module
+from silo_agent.trainer.privacy.ledger.release import Kind
+from silo_agent.trainer.privacy.ledger.report import ESTIMATE, Report, examine
+from silo_agent.trainer.privacy.settings import PrivacySettings
 from wire.errors import LEDGER_ROLLED_BACK, ConfigurationError, Refusal
 from wire.privacy.accounting import epsilon
 from wire.privacy.declaration import Unit
 from wire.privacy.events import Gaussian, Pure, Unprotected
-from wire.terminal import console
+from wire.runtime.terminal import console
+
+pytestmark = pytest.mark.slow
 
 OTHER = "bb" * 32
 NOISE = Gaussian(sensitivity=1.0, scale=20.0)
@@ -72,7 +74,7 @@ def test_each_entry_shows_what_its_task_and_its_data_set_had_spent_by_then(tmp_p
         ledger.spend(
             ballot(number + 10, kind=Kind.ABSTENTION, task_digest=task, events=()), NO_LIMIT
         )
-    lines = reported(tmp_path).lines
+    lines = reported(tmp_path).rows
     of_task = [1, 1, 2, 2, 1, 1, 3, 3]
     for place, line in enumerate(lines):
         assert line.task is not None
@@ -105,10 +107,10 @@ def test_from_the_first_estimate_on_every_total_is_one(tmp_path: Path) -> None:
     ledger.spend(ballot(2, **EMPIRICAL), NO_LIMIT)
     ledger.spend(ballot(1, task_digest=OTHER), NO_LIMIT)
     report = reported(tmp_path)
-    assert [line.dataset.estimate for line in report.lines] == [False, True, True]
-    assert [line.task and line.task.estimate for line in report.lines] == [False, True, False]
-    assert [line.release.worst_case_epsilon for line in report.lines] == [None, 740, None]
-    assert report.lines[1].parameters == "flip 0.1235, s 12"
+    assert [line.dataset.estimate for line in report.rows] == [False, True, True]
+    assert [line.task and line.task.estimate for line in report.rows] == [False, True, False]
+    assert [line.release.worst_case_epsilon for line in report.rows] == [None, 740, None]
+    assert report.rows[1].parameters == "flip 0.1235, s 12"
     assert report.datasets[0].guarantee == ESTIMATE
     assert [total.guarantee for total in report.tasks] == [ESTIMATE, "proved"]
     (sentence,) = report.sentences()
@@ -129,7 +131,7 @@ def test_a_long_ledger_is_summed_up_with_bounded_work_and_never_too_low(
 
     monkeypatch.setattr(running_module, "cost", counted)
     monkeypatch.setattr(running_module, "_MOST", 10)
-    lines = reported(tmp_path).lines
+    lines = reported(tmp_path).rows
     assert len(evaluated) <= 2 * 10
     for place, line in enumerate(lines, start=1):
         exact = 0.25 * place
@@ -138,7 +140,7 @@ def test_a_long_ledger_is_summed_up_with_bounded_work_and_never_too_low(
     assert lines[-1].dataset.epsilon == 10
     assert not lines[-1].dataset.at_most
     evaluated.clear()
-    assert len(reported(tmp_path, last=3).lines) == 3
+    assert len(reported(tmp_path, last=3).rows) == 3
     assert len(evaluated) == 2 * 3
 
 

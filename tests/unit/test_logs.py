@@ -14,16 +14,18 @@ import pytest
 from pydantic import ValidationError
 from structlog.testing import capture_logs
 
-from silo_agent.audit import AuditLog
-from silo_agent.traffic import Direction, Kind
-from silo_agent.voting import TaskWorker
-from wire.configuration import explain
+from silo_agent.agent.audit.entries import Direction, Kind
+from silo_agent.agent.audit.recorder import AuditLog
+from silo_agent.agent.worker import TaskWorker
 from wire.consilium.v1 import task_pb2
 from wire.errors import ConsiliumError
-from wire.task import TaskDefinition
+from wire.runtime.configuration import explain
+from wire.task.definition import TaskDefinition
+
+pytestmark = pytest.mark.slow
 
 SECRET = "zzmalignantzz"
-BEGIN = "import asyncio, logging, structlog\nfrom wire.logs import configure_logs\n"
+BEGIN = "import asyncio, logging, structlog\nfrom wire.runtime.logs import configure_logs\n"
 FAIL = f"""
 def predict(row):
     raise ValueError('{SECRET} in row ' + repr(row))

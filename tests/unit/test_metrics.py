@@ -13,9 +13,9 @@ import pytest
 from google.protobuf.descriptor import Descriptor
 from prometheus_client import CollectorRegistry
 
-from coordinator.metrics import Metrics
-from coordinator.metrics_page import Glance, StoreCollector
-from silo_agent.metrics import AgentMetrics
+from coordinator.metrics.instruments import Metrics
+from coordinator.metrics.store import StoreCollector, StoreSnapshot
+from silo_agent.agent.metrics.instruments import AgentMetrics
 from wire import __version__
 from wire.consilium.v1 import (
     admin_pb2,
@@ -25,6 +25,8 @@ from wire.consilium.v1 import (
     rounds_pb2,
     trainer_pb2,
 )
+
+pytestmark = pytest.mark.slow
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 ROW = re.compile(r"^\| `(consilium_\w+)` \| (\w+) \| ([^|]*)\|", re.MULTILINE)
@@ -56,7 +58,7 @@ def declared(registry: CollectorRegistry) -> dict[str, tuple[str, set[str]]]:
 def coordinator_registry() -> CollectorRegistry:
     registry = CollectorRegistry()
     Metrics(registry)
-    registry.register(StoreCollector(lambda now: Glance(), lambda: NOW))
+    registry.register(StoreCollector(lambda now: StoreSnapshot(), lambda: NOW))
     return registry
 
 
@@ -123,7 +125,7 @@ def test_the_agents_page_says_what_the_ledger_says() -> None:
         return registry.get_sample_value(f"consilium_privacy_{name}", labels)
 
     shown.show(
-        trainer_pb2.PrivacyStanding(
+        trainer_pb2.PrivacyTotals(
             releases=3,
             estimates=1,
             spent_micros=1_500_000,
@@ -142,7 +144,7 @@ def test_the_agents_page_says_what_the_ledger_says() -> None:
         sample("releases_total", cost="estimate"),
     ) == (2, 1)
     # Afterwards something left without noise: there is no bound any more.
-    shown.show(trainer_pb2.PrivacyStanding(releases=4, estimates=1))
+    shown.show(trainer_pb2.PrivacyTotals(releases=4, estimates=1))
     assert sample("epsilon_spent", task="") == math.inf
     assert sample("releases_total", cost="proved") == 3
 
@@ -164,7 +166,7 @@ def test_the_agents_page_says_what_the_trainer_says_of_its_work() -> None:
     assert sample("training_duration_seconds_count", task="flu") == 1
     assert sample("training_duration_seconds_sum", task="flu") == 1.5
     assert (sample("training_units", task="flu"), sample("training_gpus", task="flu")) == (24, 2)
-    shown.belongs_to("north")
+    shown.set_silo("north")
     assert sample("agent_info", silo="north") == 1
 
 
@@ -204,7 +206,7 @@ def test_nothing_about_training_can_be_sent_to_the_coordinator() -> None:
     assert len(sent) > 30
     own = {
         trainer_pb2.TrainingReport.DESCRIPTOR.full_name,
-        trainer_pb2.PrivacyStanding.DESCRIPTOR.full_name,
+        trainer_pb2.PrivacyTotals.DESCRIPTOR.full_name,
     }
     assert seen & own == set()
     # And no silo's message says the same in other words, but for how its ballot is weighed.

@@ -13,11 +13,13 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from coordinator.metrics_calls import StoreMetrics
-from coordinator.store_thread import StoreThread
-from silo_agent.models import gpu
-from silo_agent.trainer.report import reported
+from coordinator.metrics.store_operations import StoreMetrics
+from coordinator.store.executor import StoreExecutor
+from silo_agent.trainer.models import gpu
+from silo_agent.trainer.training_report import reported
 from wire.errors import STORE_UNAVAILABLE, TASK_UNKNOWN, Refusal
+
+pytestmark = pytest.mark.slow
 
 
 class Tasks:
@@ -41,7 +43,7 @@ def after(*calls: Callable[[], Any]) -> CollectorRegistry:
     registry = CollectorRegistry()
 
     async def make() -> None:
-        in_store = StoreThread(metrics=StoreMetrics(registry))
+        in_store = StoreExecutor(observer=StoreMetrics(registry))
         for call in calls:
             with suppress(Refusal, ValueError):
                 await in_store(call)
@@ -78,7 +80,7 @@ class TestStore:
 
     def test_waiting_for_others_is_not_the_operations_own_time(self) -> None:
         registry = CollectorRegistry()
-        with StoreMetrics(registry).operating(Tasks().get, perf_counter() - 1000):
+        with StoreMetrics(registry).measure(Tasks().get, perf_counter() - 1000):
             pass
         waited = registry.get_sample_value("consilium_store_waiting_seconds_sum")
         own = registry.get_sample_value(

@@ -8,13 +8,15 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from prometheus_client import CollectorRegistry
 
-from coordinator.metrics import Metrics
-from coordinator.metrics_page import Glance, StoreCollector
-from coordinator.rounds import ClosedBy
+from coordinator.metrics.instruments import Metrics
+from coordinator.metrics.store import StoreCollector, StoreSnapshot
+from coordinator.round_engine import ClosedBy
 from coordinator.store.records import ClosedRound, TaskRecord
 from wire.consilium.v1 import rounds_pb2
 from wire.errors import CATALOGUE
-from wire.task import TaskDefinition, TaskStatus
+from wire.task.definition import TaskDefinition, TaskStatus
+
+pytestmark = pytest.mark.slow
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -31,7 +33,7 @@ class Coordinator:
         self.metrics = Metrics(self.registry)
         self.registry.register(
             StoreCollector(
-                lambda now: Glance(tasks=tuple(self.tasks.values())),
+                lambda now: StoreSnapshot(tasks=tuple(self.tasks.values())),
                 lambda: self.now,
                 self.metrics.tasks.show,
             )

@@ -16,9 +16,18 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from silo_agent.models import LEARNERS, IterativeLearner, Labelled, Learner, LearnerSpec, build
-from silo_agent.models.catalogue import reads
+from silo_agent.trainer.models import (
+    LEARNERS,
+    IterativeLearner,
+    Labelled,
+    Learner,
+    LearnerSpec,
+    build,
+)
+from silo_agent.trainer.models.catalogue import reads
 from wire.errors import ConfigurationError
+
+pytestmark = pytest.mark.slow
 
 TABULAR = [
     name
@@ -182,7 +191,7 @@ def test_rulefit_leaves_numpys_global_generator_alone() -> None:
 
 
 def test_rulefit_decides_at_even_odds_not_at_imodels_half() -> None:
-    from silo_agent.models.rulefit import OneVsRestRules
+    from silo_agent.trainer.models.rulefit import OneVsRestRules
 
     log_odds = np.array([-0.2, 0.2, 0.4, 0.6, 300.0])
     binary = SimpleNamespace(
@@ -202,7 +211,7 @@ def test_rulefit_decides_at_even_odds_not_at_imodels_half() -> None:
 def test_xgboost_takes_the_gpu_only_where_library_and_driver_have_one(
     monkeypatch: pytest.MonkeyPatch, built_for_cuda: bool, devices: int, expected: bool
 ) -> None:
-    from silo_agent.models import xgb
+    from silo_agent.trainer.models import xgb
 
     def count(pointer: Any) -> int:
         pointer._obj.value = devices
@@ -215,7 +224,7 @@ def test_xgboost_takes_the_gpu_only_where_library_and_driver_have_one(
 
 
 def test_xgboost_without_a_driver_stays_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    from silo_agent.models import xgb
+    from silo_agent.trainer.models import xgb
 
     def absent(name: str) -> None:
         raise OSError(name)
@@ -279,7 +288,7 @@ def test_the_seed_is_not_a_parameter() -> None:
 def test_a_missing_library_is_answered_with_its_extra(
     monkeypatch: pytest.MonkeyPatch, name: str, module: str, library: str, extra: str
 ) -> None:
-    monkeypatch.delitem(sys.modules, f"silo_agent.models.{module}", raising=False)
+    monkeypatch.delitem(sys.modules, f"silo_agent.trainer.models.{module}", raising=False)
     for loaded in [key for key in sys.modules if key.split(".")[0] == library]:
         monkeypatch.delitem(sys.modules, loaded)
     monkeypatch.setitem(sys.modules, library, None)
@@ -291,7 +300,7 @@ def test_a_missing_library_is_answered_with_its_extra(
 
 def test_importing_the_room_loads_no_learning_library() -> None:
     script = (
-        "import sys, silo_agent.models\n"
+        "import sys, silo_agent.trainer.models\n"
         "print({'sklearn', 'torch', 'xgboost', 'imodels', 'interpret'} & set(sys.modules))"
     )
     root = Path(__file__).parents[2]

@@ -13,9 +13,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from silo_agent.models import IterativeLearner, Labelled, Learner, LearnerSpec, build  # noqa: E402
-from silo_agent.models.torch_nets import perceptron  # noqa: E402
+from silo_agent.trainer.models import IterativeLearner, Labelled, Learner, LearnerSpec, build  # noqa: E402
+from silo_agent.trainer.models.torch_nets import perceptron  # noqa: E402
 from wire.errors import ConfigurationError  # noqa: E402
+
+pytestmark = pytest.mark.slow
 
 SMALL: dict[str, dict[str, object]] = {
     "torch_mlp": {"hidden": [32], "fit_steps": 60, "learning_rate": 0.01},

@@ -17,10 +17,12 @@ pytest.importorskip("peft")
 
 from tiny_language_model import WORDS, notes, tiny_generator, tiny_model  # noqa: E402
 
-from silo_agent.models import IterativeLearner, Labelled, Learner, LearnerSpec, build  # noqa: E402
-from silo_agent.models.catalogue import reads  # noqa: E402
-from silo_agent.models.protocol import reads_of  # noqa: E402
+from silo_agent.trainer.models import IterativeLearner, Labelled, Learner, LearnerSpec, build  # noqa: E402
+from silo_agent.trainer.models.catalogue import reads  # noqa: E402
+from silo_agent.trainer.models.protocol import reads_of  # noqa: E402
 from wire.errors import ConfigurationError  # noqa: E402
+
+pytestmark = pytest.mark.slow
 
 LORA = {"rank": 8, "alpha": 16}
 QUICK: dict[str, object] = {"learning_rate": 0.003, "private_batch": 12, "pseudo_batch": 12}
@@ -202,11 +204,11 @@ def test_a_network_of_the_same_form_can_begin_like_another(folder: Path) -> None
     taught = learner(folder, seed=1)
     taught.advance(rows([0, 1, 2], 60, 1), None, 60, 0)
     fresh = learner(folder, seed=2)
-    assert fresh.begin_like(taught)
+    assert fresh.copy_weights_from(taught)
     assert torch.equal(weights(fresh), weights(taught))
     assert fresh._ready()[1].state == {}
     for other in (learner(folder, classes=2), learner(folder, lora=LORA), object()):
-        assert not learner(folder).begin_like(other)
+        assert not learner(folder).copy_weights_from(other)
 
 
 @pytest.mark.parametrize("classes", [1, 2, 5])

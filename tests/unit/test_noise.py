@@ -15,6 +15,8 @@ from seeded_bits import SeededBits
 from wire.privacy import noise
 from wire.privacy.randomness import SecureBits, Words
 
+pytestmark = pytest.mark.slow
+
 SURPRISE = 1e-6
 SIGN = 1 << 63
 TAILS = {

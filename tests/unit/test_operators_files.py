@@ -14,7 +14,9 @@ import pytest
 import typer
 import yaml
 
-from wire.cli import application
+from wire.runtime.cli import application
+
+pytestmark = pytest.mark.slow
 
 REPOSITORY = Path(__file__).parents[2]
 PROMETHEUS = REPOSITORY / "docker" / "prometheus"

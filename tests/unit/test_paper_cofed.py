@@ -8,12 +8,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from experiments.data import Deal
-from experiments.data_tables import adult, adult_attributes
+from experiments.data import Split
+from experiments.data.tables import adult, adult_attributes
 from experiments.papers import cofed_adult, cofed_images
 from experiments.papers.cofed import Gains, Rule, gains, summed
-from silo_agent.models.catalogue import LearnerSpec
-from silo_agent.models.protocol import Labelled
+from silo_agent.trainer.models.catalogue import LearnerSpec
+from silo_agent.trainer.models.protocol import Labelled
+
+pytestmark = pytest.mark.slow
 
 TREE, LINEAR = LearnerSpec(name="decision_tree"), LearnerSpec(name="logistic_regression")
 
@@ -87,7 +89,7 @@ class TestImages:
         draw = np.random.default_rng(1)
         pool = Labelled(np.arange(4000.0).reshape(-1, 1), draw.integers(0, 10, 4000))
         spaces = cofed_images.label_spaces(8, 10, draw)
-        parts = cofed_images.handed_out(pool, spaces, 15)
+        parts = cofed_images.private_rows(pool, spaces, 15)
         assert all(4 <= len(space) <= 6 for space in spaces)
         for part, space in zip(parts, spaces, strict=True):
             assert dict(
@@ -118,7 +120,7 @@ class TestLines:
         assert all(line.least is None for line in lines)
 
 
-def three_corners(noise: float = 0.3) -> Deal:
+def three_corners(noise: float = 0.3) -> Split:
     """Four silos and three classes, each around a corner of its own."""
     draw = np.random.default_rng(2)
     corners = np.array([[0.0, 0.0], [5.0, 0.0], [0.0, 5.0]])
@@ -129,7 +131,7 @@ def three_corners(noise: float = 0.3) -> Deal:
 
     private = tuple(rows(30, space) for space in [(0, 1), (1, 2), (0, 2), (0, 1, 2)])
     public, test = rows(90, (0, 1, 2)), rows(150, (0, 1, 2))
-    return Deal(private, public.features, public.labels, test, 3)
+    return Split(private, public.features, public.labels, test, 3)
 
 
 def test_gains_of_a_kind_that_is_not_there_are_no_number() -> None:

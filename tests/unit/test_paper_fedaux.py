@@ -10,7 +10,9 @@ import pytest
 from experiments.data import Dataset
 from experiments.papers import fedaux
 from experiments.papers.fedaux import Cell, Result
-from silo_agent.models.protocol import Labelled
+from silo_agent.trainer.models.protocol import Labelled
+
+pytestmark = pytest.mark.slow
 
 CELL = Cell("corners", 0.01, 1e6, 100, 500, 200, 0)
 
@@ -23,7 +25,7 @@ def corners(monkeypatch: pytest.MonkeyPatch) -> None:
     middle = 2 * draw.normal(size=(10, 20))
     rows = Labelled(middle[labels] + draw.normal(size=(4000, 20)), labels)
     dataset = Dataset("corners", rows, 10)
-    monkeypatch.setattr(fedaux, "loaded", lambda name, folder: dataset)
+    monkeypatch.setattr(fedaux, "load_once", lambda name, folder: dataset)
 
 
 @pytest.mark.usefixtures("corners")

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from experiments.data import Dataset, Sizes, load
-from experiments.federation import Course
 from experiments.papers import fedkt, fedkt_adult
 from experiments.papers.fedkt import Cell, Method, Result, Setting
-from silo_agent.models.catalogue import LearnerSpec
-from silo_agent.models.protocol import Labelled
-from wire.ballot import Labels
+from silo_agent.trainer.models.catalogue import LearnerSpec
+from silo_agent.trainer.models.protocol import Labelled
+
+pytestmark = pytest.mark.slow
 
 TREE = LearnerSpec(name="decision_tree")
 SIZES = Sizes(silos=1, private=600, public=120, test=200)
@@ -34,29 +34,42 @@ def cell(method: Method, **other: object) -> Cell:
     return replace(plain, **other)  # type: ignore[arg-type]
 
 
+def a_table(settings: tuple[Setting, ...]) -> fedkt.Table:
+    return fedkt.Table(fedkt_adult.load, SIZES, TREE, settings, settings[0], 0.82)
+
+
 class TestCells:
     def test_solo_and_pooled_are_measured_once_for_every_number_of_silos(self) -> None:
-        settings = [Setting(4, Method.L0, 0.8, 0.7), Setting(4, Method.L1, 0.8, gamma=0.5)]
-        found = fedkt.cells(settings, SIZES, range(2), quick=False)
+        settings = (Setting(4, Method.L0, 0.8, 0.7), Setting(4, Method.L1, 0.8, gamma=0.5))
+        found = a_table(settings).cells(2, quick=False)
         assert [one.method for one in found if one.seed == 0] == ["solo", "central", "L0", "L1"]
         assert len(set(found)) == len(found) == 8
 
     def test_whoever_shares_a_number_of_silos_with_l2_has_its_splits(
         self, dataset: Dataset
     ) -> None:
-        settings = [Setting(4, Method.L2, 0.8, budget=4.0), Setting(5, Method.L0, 0.8)]
-        found = fedkt.cells(settings, SIZES, range(1), quick=False)
+        settings = (Setting(4, Method.L2, 0.8, budget=4.0), Setting(5, Method.L0, 0.8))
+        found = a_table(settings).cells(1, quick=False)
         assert {one.method: one.fewest for one in found if one.silos == 4}["solo"] == 25
         assert {one.fewest for one in found if one.silos == 5} == {5}
-        splits = [fedkt.dealt(dataset, one) for one in found if one.silos == 4]
+        splits = [fedkt.split_rows(dataset, one) for one in found if one.silos == 4]
         assert all(
             np.array_equal(one.private[0].features, splits[0].private[0].features) for one in splits
         )
 
     def test_asks_the_share_of_the_public_rows_that_noise_pays_for(self) -> None:
-        asked = {one.method: one.asked for one in fedkt_adult.cells(1, quick=False)}
+        asked = {one.method: one.asked for one in fedkt_adult.TABLE.cells(1, quick=False)}
         assert asked["L1"] == 41
         assert asked["L2"] == 4070
+
+    def test_a_quick_look_is_one_line_on_an_eighth_of_the_rows(self) -> None:
+        found = fedkt_adult.TABLE.cells(3, quick=True)
+        assert [(one.method, one.silos, one.seed) for one in found] == [
+            ("solo", 10, 0),
+            ("central", 10, 0),
+            ("L0", 10, 0),
+        ]
+        assert {(one.private, one.public, one.test) for one in found} == {(3052, 508, 508)}
 
 
 class TestCodRna:
@@ -75,7 +88,7 @@ class TestCodRna:
 class TestSplit:
     def test_every_teacher_has_a_row(self, dataset: Dataset) -> None:
         for seed in range(5):
-            rows = fedkt.dealt(dataset, cell(Method.L2, seed=seed))
+            rows = fedkt.split_rows(dataset, cell(Method.L2, seed=seed))
             assert min(len(part) for part in rows.private) >= 25
 
     def test_adult_is_the_publishers_training_part(self, dataset: Dataset) -> None:
@@ -87,15 +100,9 @@ class TestSplit:
 
 class TestMethods:
     def test_the_student_learns_rows_with_a_consensus_only(self, dataset: Dataset) -> None:
-        rows = fedkt.dealt(dataset, cell(Method.L0))
-        labels = np.where(np.arange(120) < 60, 1 - rows.hidden, -1)
-
-        class Fixed(Course):
-            def labels(self, silo: str | None = None) -> Labels:
-                return labels.astype(np.int32)
-
-        course = Fixed(None, (), (), {}, {})  # type: ignore[arg-type]
-        student = fedkt.student(rows, course, TREE, seed=1)
+        rows = fedkt.split_rows(dataset, cell(Method.L0))
+        labels = np.where(np.arange(120) < 60, 1 - rows.public_labels, -1)
+        student = fedkt.student(rows, labels, TREE, seed=1)
         assert np.array_equal(student.predict(rows.public[:60]), labels[:60])
         wrong = np.mean(student.predict(rows.test.features) != rows.test.labels)
         assert wrong > 0.8

@@ -8,10 +8,21 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from experiments.data_hearts import HOSPITALS, KINDS, NUMBERS, YES_NO, Ward, encoded, medians, wards
+from experiments.data.hearts import (
+    HOSPITALS,
+    KINDS,
+    NUMBERS,
+    YES_NO,
+    HospitalData,
+    encoded,
+    load_hospitals,
+    medians,
+)
 from experiments.papers import hearts
 from experiments.papers.hearts import Cell, Method, split
-from silo_agent.models.protocol import Features, Labelled, Labels
+from silo_agent.trainer.models.protocol import Features, Labelled, Labels
+
+pytestmark = pytest.mark.slow
 
 COLUMNS = ["hospital", *NUMBERS, *YES_NO, *KINDS, "slope", "ca", "thal", "num"]
 
@@ -52,7 +63,7 @@ def folder(tmp_path: Path) -> Path:
 
 class TestWards:
     def test_a_zero_that_nobody_can_have_is_an_empty_cell(self, folder: Path) -> None:
-        last = wards(folder)["va"].rows[-1]
+        last = load_hospitals(folder)["va"].rows[-1]
         names = [*NUMBERS, *YES_NO]
         gaps = {name for name, value in zip(names, last, strict=False) if np.isnan(value)}
         assert gaps == {"chol", "trestbps", "exang"}
@@ -60,8 +71,8 @@ class TestWards:
         assert last[len(names) : len(names) + 4].tolist() == [0, 0, 0, 0]
 
     def test_any_degree_of_disease_is_disease(self, folder: Path) -> None:
-        assert wards(folder)["va"].labels[-1] == 1
-        assert set(wards(folder)["cleveland"].labels) == {0, 1}
+        assert load_hospitals(folder)["va"].labels[-1] == 1
+        assert set(load_hospitals(folder)["cleveland"].labels) == {0, 1}
 
     def test_an_empty_cell_takes_the_public_median_and_says_so(self) -> None:
         width = len(NUMBERS) + len(YES_NO)
@@ -79,7 +90,7 @@ class TestSplit:
         sizes = dict(zip(HOSPITALS, (30, 29, 12, 20), strict=True))
         numbers = iter(range(1000))
         patients = {
-            name: Ward(
+            name: HospitalData(
                 np.array([[next(numbers), *np.zeros(14)] for _ in range(size)], dtype=np.float64),
                 np.arange(size) % 2,
             )
@@ -96,7 +107,7 @@ class TestSplit:
         assert private[1].max() < 59
 
     def test_another_seed_splits_otherwise(self, folder: Path) -> None:
-        first, second = (split(wards(folder), seed).rows.public for seed in (0, 1))
+        first, second = (split(load_hospitals(folder), seed).rows.public for seed in (0, 1))
         assert not np.array_equal(first, second)
 
 
@@ -124,7 +135,7 @@ class TestScores:
 
 class TestMeasure:
     def test_every_method_runs_and_only_the_private_one_has_an_epsilon(self, folder: Path) -> None:
-        hearts._wards.cache_clear()
+        hearts._hospitals.cache_clear()
         found = {method: hearts.measure(Cell(method, 0, 1, 0), folder) for method in Method}
         assert all(one.everyone > 0.7 for one in found.values())
         assert found[Method.POOLED].epsilon is None

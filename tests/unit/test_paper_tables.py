@@ -21,15 +21,17 @@ from experiments.papers.experiment import Line, by_seed
 from experiments.papers.plots import curves_over, dots
 from experiments.papers.report import Machine, Run, number, shown, text, write
 from experiments.papers.results import gather
-from experiments.papers.running import command, conduct
+from experiments.papers.run import command, run_experiment
 from wire.errors import ConfigurationError
+
+pytestmark = pytest.mark.slow
 
 PNG = b"\x89PNG"
 
 
 def throw(folder: Path, seeds: int = 3, quick: bool = False) -> tuple[int, str]:
     told = io.StringIO()
-    failed = conduct(
+    failed = run_experiment(
         EXPERIMENT,
         Console(file=told, width=200),
         seeds=seeds,
@@ -126,7 +128,7 @@ class TestConduct:
     def test_a_missing_data_set_is_told_before_anything_runs(self, tmp_path: Path) -> None:
         needy = replace(EXPERIMENT, datasets=("covertype",))
         with pytest.raises(ConfigurationError, match="covertype does not come with"):
-            conduct(needy, Console(), seeds=1, quick=False, folder=None, out=tmp_path)
+            run_experiment(needy, Console(), seeds=1, quick=False, folder=None, out=tmp_path)
         assert list(tmp_path.iterdir()) == []
         assert "--data DIR" in command(needy, 1, False)
 

@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import pytest
 from seeded_bits import SeededBits
 from store_scenes import ADMIN, NOW, definition, join, publish_set, running, vote
 
-from coordinator import closing
 from coordinator.cli.party_view import party_json, spent_rows, unprotected_words
-from coordinator.closing import close_round
+from coordinator.consensus.party_ledger import by_task, require_agreement, spent
 from coordinator.consensus.party_noise import PartyEntry, PartyRelease
-from coordinator.party_ledger import by_task, require_agreement, spent
-from coordinator.rounds import ClosedBy
+from coordinator.round_engine import ClosedBy
+from coordinator.rounds import close as closing
+from coordinator.rounds.close import RoundCloser
 from coordinator.store import Store
-from wire.chain import Head, Link, append, head_of
+from coordinator.store.executor import StoreExecutor
+from coordinator.store.records import TaskRecord
 from wire.errors import PARTY_LEDGER_BROKEN, Refusal
 from wire.privacy.accounting import epsilon
 from wire.privacy.declaration import PrivacyDemand
+from wire.runtime.chain import Head, Link, append, head_of
+
+pytestmark = pytest.mark.slow
 
 RELEASE = PartyRelease(sensitivity=2, gamma_micros=50_000, rows=60)
 DELTA = 1e-5
@@ -112,7 +115,15 @@ def test_what_was_published_while_the_ledger_was_read_may_be_missing_in_it() -> 
 def test_an_entry_taken_out_of_the_ledger_is_found() -> None:
     sentence = refused(LEDGER[1:], chain(LEDGER))
     assert "task sepsis, round 1" in sentence
-    assert "60 rows at γ = 0.05 and sensitivity 2" in sentence
+    assert sentence.count("60 rows at γ = 0.05 and sensitivity 2") == 1
+    assert "drawn" not in sentence
+
+
+def test_the_last_entry_before_the_ledger_was_read_must_be_in_it() -> None:
+    links = chain(LEDGER)
+    published = next(link for link in links if link.entry["subject"] == "task/stroke")
+    sentence = refused(LEDGER[:2], links, Head(published.sequence, published.hash))
+    assert "task stroke, round 1" in sentence
 
 
 def test_an_entry_put_into_the_ledger_is_found() -> None:
@@ -178,21 +189,26 @@ def test_a_coordinator_that_dies_before_it_publishes_draws_anew_and_books_once(
         if name == "consensus-formed":
             raise KeyboardInterrupt
 
-    bits = SeededBits(6)
-    close = partial(close_round, store, now=NOW, by=ClosedBy.EVERYONE, bits=bits)
+    in_store = StoreExecutor()
+    closer = RoundCloser(store, in_store, lambda: NOW, SeededBits(6))
+
+    def close() -> TaskRecord | None:
+        return closer.close(store.tasks.get("sepsis"), current, ClosedBy.EVERYONE)
+
     with monkeypatch.context() as patched:
         patched.setattr(closing, "crash_point", dies)
         with pytest.raises(KeyboardInterrupt):
-            close(task=store.tasks.get("sepsis"), current=current)
+            close()
     assert store.party_ledger.page() == []
-    after = close(task=store.tasks.get("sepsis"), current=current)
+    after = close()
     assert after is not None
     assert store.party_ledger.page() == [
         PartyEntry("sepsis", 1, NOW, PartyRelease(sensitivity=2, gamma_micros=500_000, rows=8))
     ]
     require_agreement(store.party_ledger.page(), store.audit.page(), store.audit.head())
     published = store.tasks.consensus("sepsis")[1]
-    assert close(task=store.tasks.get("sepsis"), current=current) is None
+    assert close() is None
     assert store.tasks.consensus("sepsis", 1)[1] == published
     assert len(store.party_ledger.page()) == 1
+    in_store.close()
     store.close()

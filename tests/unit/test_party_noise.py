@@ -29,7 +29,9 @@ from wire.privacy import noise
 from wire.privacy.accounting import epsilon
 from wire.privacy.declaration import PrivacyDemand
 from wire.privacy.events import Laplace
-from wire.task import TaskDefinition
+from wire.task.definition import TaskDefinition
+
+pytestmark = pytest.mark.slow
 
 KEY = TieKey.of("ef" * 32, 1)
 REACH = 120

@@ -15,26 +15,33 @@ from rich.console import Console
 from seeded_bits import SeededBits
 from typer.testing import CliRunner
 
-from silo_agent.privacy.cli import privacy
-from silo_agent.privacy.mechanisms.protocol import Scope
-from silo_agent.privacy.mechanisms.xor import calibrated_flip
-from silo_agent.privacy.nobody import Memory
-from silo_agent.privacy.planner.candidates import Candidate, Ready, candidates, made_ready
-from silo_agent.privacy.planner.plan import Entry, Measured, Plan, Question
-from silo_agent.privacy.planner.problem import learner, right, solved
-from silo_agent.privacy.planner.simulate import Effort, consensus_of, simulate
-from silo_agent.privacy.planner.view import check_plot, print_plan, silo_yaml, write_plot
-from silo_agent.privacy.planner.world import World
-from silo_agent.privacy.settings import (
+from silo_agent.trainer.cli.privacy import privacy
+from silo_agent.trainer.planner.candidates import (
+    CalibratedCandidate,
+    Candidate,
+    calibrate_candidate,
+    candidates,
+)
+from silo_agent.trainer.planner.plan import Entry, Measured, Plan, Question
+from silo_agent.trainer.planner.problem import learner, problem_of_accuracy, right
+from silo_agent.trainer.planner.simulate import Effort, consensus_of, simulate
+from silo_agent.trainer.planner.simulated_federation import SimulatedFederation
+from silo_agent.trainer.planner.view import check_plot, print_plan, silo_yaml, write_plot
+from silo_agent.trainer.privacy.mechanisms.protocol import Scope
+from silo_agent.trainer.privacy.mechanisms.xor import calibrated_flip
+from silo_agent.trainer.privacy.settings import (
     NoneSettings,
     PrivacySettings,
     PrivateLabellerSettings,
     TeacherVotesSettings,
     XorSettings,
 )
+from silo_agent.trainer.privacy.silo_without_data import InMemoryFiles
 from wire.ballot import ABSTAIN, BallotShape, Encoding, pack, pack_one_hot, pack_scored
 from wire.errors import ConfigurationError
 from wire.privacy.declaration import Unit
+
+pytestmark = pytest.mark.slow
 
 SMALL = Question(
     epsilon=8.0,
@@ -75,7 +82,7 @@ def named(plan: Plan, name: str) -> Entry:
 
 @pytest.mark.parametrize(("classes", "rows", "accuracy"), [(2, 100, 0.7), (10, 400, 0.8)])
 def test_a_made_problem_is_as_hard_as_it_was_told(classes: int, rows: int, accuracy: float) -> None:
-    problem = solved(classes, 20, rows, accuracy, np.random.default_rng(0))
+    problem = problem_of_accuracy(classes, 20, rows, accuracy, np.random.default_rng(0))
     rng = np.random.default_rng(99)
     found = []
     for _ in range(8):
@@ -87,12 +94,12 @@ def test_a_made_problem_is_as_hard_as_it_was_told(classes: int, rows: int, accur
 
 def test_an_expert_no_better_than_chance_cannot_be_planned_for() -> None:
     with pytest.raises(ConfigurationError, match="guessing one of 2 classes is right 50"):
-        solved(2, 5, 100, 0.5, np.random.default_rng(0))
+        problem_of_accuracy(2, 5, 100, 0.5, np.random.default_rng(0))
 
 
 def test_an_expert_better_than_the_rows_can_teach_cannot_be_planned_for() -> None:
     with pytest.raises(ConfigurationError, match="5 rows cannot teach 20 classes"):
-        solved(20, 30, 5, 0.9, np.random.default_rng(0))
+        problem_of_accuracy(20, 30, 5, 0.9, np.random.default_rng(0))
 
 
 # -- decoding -----------------------------------------------------------------------------------------
@@ -193,17 +200,18 @@ def test_a_guessed_sensitivity_is_marked_warned_of_and_never_recommended() -> No
 
 def test_noise_is_for_all_public_rows_and_all_rounds_even_if_fewer_are_simulated() -> None:
     asked = replace(SMALL, public_rows=9000, rounds=6)
-    problem = solved(4, 5, 200, 0.8, np.random.default_rng(0))
-    side = World.made(problem, 1, 200, 50, seed=0).side(0, 1, None, Memory())
-    ready = made_ready(Candidate("xor", XorSettings()), asked, side)
-    assert isinstance(ready, Ready)
+    problem = problem_of_accuracy(4, 5, 200, 0.8, np.random.default_rng(0))
+    federation = SimulatedFederation.draw(problem, 1, 200, 50, seed=0)
+    side = federation.silo_round(0, 1, federation.labels_of(0, 1, None), InMemoryFiles())
+    calibrated = calibrate_candidate(Candidate("xor", XorSettings()), asked, side)
+    assert isinstance(calibrated, CalibratedCandidate)
     scope = Scope(
         BallotShape(9000, 4, Encoding.ONE_HOT), 6, asked.epsilon, asked.delta, Unit.PATIENT, 200
     )
-    assert ready.entry.parameters["flip"] == calibrated_flip(scope, 9000, 6)
-    assert ready.mechanism.vote(side, SeededBits(0)).packed(ready.shape)
-    teachers = made_ready(Candidate("t", TeacherVotesSettings()), asked, side)
-    assert isinstance(teachers, Ready)
+    assert calibrated.entry.parameters["flip"] == calibrated_flip(scope, 9000, 6)
+    assert calibrated.mechanism.vote(side, SeededBits(0)).packed(calibrated.shape)
+    teachers = calibrate_candidate(Candidate("t", TeacherVotesSettings()), asked, side)
+    assert isinstance(teachers, CalibratedCandidate)
     assert teachers.entry.rows > 0
     vote = teachers.mechanism.vote(side, SeededBits(0))
     assert vote.labels is not None

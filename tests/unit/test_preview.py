@@ -11,21 +11,23 @@ from rich.console import Console
 
 from coordinator.cli.agreement_view import FAR_BELOW_MEDIAN, LOW, agreement_rows, stand_out
 from coordinator.cli.task_preview import (
-    Tried,
+    RulePreview,
     comparison,
     fitting,
     policy,
-    tried_row,
+    preview_row,
     weights,
 )
 from coordinator.consensus import elect
-from coordinator.preview import preview, require_previewable
+from coordinator.rounds.preview import preview, require_previewable
 from wire.ballot import Encoding, pack, unpack
-from wire.consensus_policy import ConsensusPolicy, Credibility, RuleName
 from wire.consilium.v1 import admin_pb2
 from wire.errors import PREVIEW_REFUSED, ConfigurationError, Refusal
 from wire.privacy.declaration import Declaration
-from wire.task import TaskDefinition
+from wire.task.consensus_policy import ConsensusPolicy, Credibility, RuleName
+from wire.task.definition import TaskDefinition
+
+pytestmark = pytest.mark.slow
 
 LABELS = ("ill", "healthy")
 ROWS = 61
@@ -209,7 +211,9 @@ def test_a_row_of_the_comparison_says_how_much_and_how_different() -> None:
         labelled_rows=[20, 16],
         agreement=said({"north": (30, 12), "south": (30, 27)}),
     )
-    row = tried_row(Tried(ConsensusPolicy(rule=RuleName.TRIMMED), found), ("ill", "healthy"))
+    row = preview_row(
+        RulePreview(ConsensusPolicy(rule=RuleName.TRIMMED), found), ("ill", "healthy")
+    )
     assert row == {
         "rule": "trimmed 0.2",
         "labelled": 36,
@@ -225,7 +229,7 @@ def test_no_name_is_cut_short_on_a_narrow_terminal() -> None:
         rows=10**6, labelled_rows=[10**6, 0], agreement=said({"st-elsewhere": (30, 12)})
     )
     rows = [
-        tried_row(Tried(ConsensusPolicy(rule=rule), found), ("benign", "malignant"))
+        preview_row(RulePreview(ConsensusPolicy(rule=rule), found), ("benign", "malignant"))
         for rule in RuleName
         if rule is not RuleName.WEIGHTED
     ]

@@ -10,10 +10,12 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from silo_agent.trainer.private_data import DataSettings, PrivateData, load_private
-from silo_agent.trainer.schema_check import Misfit, check, prepare
+from silo_agent.trainer.data.private_data import DataSettings, PrivateData, load_private
+from silo_agent.trainer.data.schema_check import Misfit, check, prepare
 from wire.errors import ConfigurationError
 from wire.schema import Column, ColumnType, SetKind, SetSchema
+
+pytestmark = pytest.mark.slow
 
 SCHEMA = SetSchema(
     kind=SetKind.TABLE,

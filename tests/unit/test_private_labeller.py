@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from seeded_bits import SeededBits
 
-from silo_agent.models.protocol import Labelled
-from silo_agent.privacy.labellers import logistic
-from silo_agent.privacy.labellers.logistic import (
+from silo_agent.trainer.models.protocol import Labelled
+from silo_agent.trainer.privacy.labellers import logistic
+from silo_agent.trainer.privacy.labellers.logistic import (
     CLIP,
     RATE,
     LogisticTrainer,
@@ -20,22 +20,24 @@ from silo_agent.privacy.labellers.logistic import (
     clipped_sum,
     rows_of_same_patient,
 )
-from silo_agent.privacy.labellers.public_features import NORM, PublicFeatures
-from silo_agent.privacy.mechanisms.private_labeller import PrivateLabeller, certainties
-from silo_agent.privacy.mechanisms.protocol import PrivateSide, Scope
-from silo_agent.privacy.settings import PrivateLabellerSettings
+from silo_agent.trainer.privacy.labellers.public_features import NORM, PublicFeatures
+from silo_agent.trainer.privacy.mechanisms.private_labeller import PrivateLabeller, certainties
+from silo_agent.trainer.privacy.mechanisms.protocol import Scope, SiloRound
+from silo_agent.trainer.privacy.settings import PrivateLabellerSettings
 from wire.ballot import BallotShape, Encoding
 from wire.errors import ConfigurationError
 from wire.privacy.accounting import epsilon
 from wire.privacy.declaration import Unit
 from wire.privacy.events import Gaussian
 
+pytestmark = pytest.mark.slow
+
 LIMIT = CLIP * NORM * (1 << 14)
 """L in grains of the gradient."""
 
 
 class Memory:
-    """Keepsakes in memory."""
+    """`KeptFiles` in memory."""
 
     def __init__(self) -> None:
         self.held: dict[str, bytes] = {}
@@ -59,20 +61,19 @@ def three_clouds(count: int, seed: int) -> Labelled:
     return Labelled(corners[labels] + generator.normal(size=(count, 2)), labels)
 
 
-def silo(memory: Memory, patients: np.ndarray | None = None) -> PrivateSide:
+def silo(memory: Memory, patients: np.ndarray | None = None) -> SiloRound:
     private, public = three_clouds(150, 1), three_clouds(60, 2)
 
     def never(*_: object) -> object:
         raise AssertionError("a private labeller asks nothing of the silo's own learner")
 
-    return PrivateSide(
+    return SiloRound(
         private=private,
         patients=np.arange(150) if patients is None else patients,
         public=public.features,
         classes=3,
-        number=1,
-        predict=never,
-        predict_without=never,
+        round_number=1,
+        relabel_without=never,
         build=never,
         kept=memory,
     )
@@ -300,7 +301,7 @@ def test_a_head_costs_what_it_was_trained_with_whatever_silo_yaml_says_later() -
 
 
 def test_a_head_without_its_library_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "silo_agent.privacy.labellers.ebm", None)
+    monkeypatch.setitem(sys.modules, "silo_agent.trainer.privacy.labellers.ebm", None)
 
     with pytest.raises(ConfigurationError) as refused:
         PrivateLabeller(PrivateLabellerSettings(head="ebm"), scope())

@@ -13,17 +13,20 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from patience import PATIENCE
 from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
 from coordinator.probe import WHO as COORDINATOR
-from silo_agent.home import SiloHome
-from silo_agent.probe import CONNECTED
-from silo_agent.probe import WHO as AGENT
-from wire.cli import application
-from wire.health import Health, ask, socket_of, telling
+from silo_agent.shared.home import SiloHome
+from silo_agent.shared.probe import COMPONENT as AGENT
+from silo_agent.shared.probe import CONNECTED
+from wire.runtime.cli import application
+from wire.runtime.health import Health, health_socket, query_health, serve_health
 
-HEAVY = ("sqlalchemy", "numpy", "coordinator.cli", "coordinator.server", "silo_agent.cli")
+pytestmark = pytest.mark.slow
+
+HEAVY = ("sqlalchemy", "numpy", "coordinator.cli", "coordinator.server", "silo_agent.agent.cli")
 
 
 @pytest.fixture
@@ -41,13 +44,13 @@ def answering(socket: Path, states: dict[str, Callable[[], bool]]) -> Iterator[N
     ready, over = threading.Event(), threading.Event()
 
     async def tell() -> None:
-        async with telling(socket, Health(states)):
+        async with serve_health(socket, Health(states)):
             ready.set()
             await asyncio.to_thread(over.wait)
 
     thread = threading.Thread(target=asyncio.run, args=(tell(),))
     thread.start()
-    assert ready.wait(60)
+    assert ready.wait(PATIENCE)
     try:
         yield
     finally:
@@ -66,7 +69,7 @@ def said(*words: object) -> tuple[int, str]:
 def test_a_coordinator_serves_is_stopping_or_does_not_answer(home: Path) -> None:
     probe = ("coordinator", "probe", "--home", home)
     serves = True
-    socket = socket_of(home, COORDINATOR)
+    socket = health_socket(home, COORDINATOR)
     assert said(*probe) == (1, f"No coordinator of {home} answers on this machine.")
     with answering(socket, {"": lambda: serves}):
         assert said(*probe) == (0, "The coordinator serves.")
@@ -82,7 +85,7 @@ def test_an_agent_may_be_well_without_a_coordinator(home: Path) -> None:
     states = {"": True, CONNECTED: False}
     assert said(*probe) == (1, f"No agent of {home} answers here.")
     with answering(
-        socket_of(home, AGENT), {name: lambda name=name: states[name] for name in states}
+        health_socket(home, AGENT), {name: lambda name=name: states[name] for name in states}
     ):
         assert said(*probe) == (0, "The agent runs.")
         assert said(*probe, "--connected") == (
@@ -105,42 +108,42 @@ def test_a_trainer_answers_on_the_socket_that_agents_use(home: Path) -> None:
 
 
 def test_what_a_crash_leaves_behind_is_no_sign_of_life(home: Path) -> None:
-    socket = socket_of(home, AGENT)
+    socket = health_socket(home, AGENT)
     script = f"import os, socket; s = socket.socket(socket.AF_UNIX); s.bind({str(socket)!r}); os._exit(0)"
     subprocess.run([sys.executable, "-ISc", script], check=True)
     assert socket.is_socket()
-    assert ask(socket) is None
+    assert query_health(socket) is None
     with answering(socket, {"": lambda: True}):
-        assert ask(socket) is True
-        assert ask(socket, "unheard-of") is None
+        assert query_health(socket) is True
+        assert query_health(socket, "unheard-of") is None
 
 
 def test_a_process_that_is_stuck_does_not_answer(home: Path) -> None:
     stuck = threading.Event()
 
     def state() -> bool:
-        stuck.wait(60)
+        stuck.wait(PATIENCE)
         return True
 
-    with answering(socket_of(home, AGENT), {"": state}):
-        assert ask(socket_of(home, AGENT), seconds=0.2) is None
+    with answering(health_socket(home, AGENT), {"": state}):
+        assert query_health(health_socket(home, AGENT), seconds=0.2) is None
         stuck.set()
 
 
 @pytest.mark.parametrize("spoilt", ["taken", "nowhere"])
 def test_where_no_socket_can_be_made_the_process_goes_on_without(home: Path, spoilt: str) -> None:
-    socket = socket_of(home, COORDINATOR)
+    socket = health_socket(home, COORDINATOR)
     if spoilt == "taken":
         socket.mkdir()
     else:
         socket = socket.parent / "nowhere" / socket.name
     with capture_logs() as logs, answering(socket, {"": lambda: True}):
-        assert ask(socket) is None
-    assert [line["event"] for line in logs] == ["probe_impossible"]
+        assert query_health(socket) is None
+    assert [line["event"] for line in logs] == ["health_socket_unavailable"]
 
 
 def test_only_its_own_user_may_ask(home: Path) -> None:
-    socket = socket_of(home, COORDINATOR)
+    socket = health_socket(home, COORDINATOR)
     with answering(socket, {"": lambda: True}):
         assert socket.stat().st_mode & 0o777 == 0o600
 
@@ -148,15 +151,15 @@ def test_only_its_own_user_may_ask(home: Path) -> None:
 def test_a_socket_of_somebody_else_is_not_believed(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    socket = socket_of(home, COORDINATOR)
+    socket = health_socket(home, COORDINATOR)
     with answering(socket, {"": lambda: True}):
-        monkeypatch.setattr("wire.health.os.geteuid", lambda: 4711)
-        assert ask(socket) is None
+        monkeypatch.setattr("wire.runtime.health.os.geteuid", lambda: 4711)
+        assert query_health(socket) is None
 
 
 def in_a_process_of_its_own(script: str, *words: str) -> set[str]:
     """What a script prints that has made the command line for `words`."""
-    script = f"import sys, typer; from wire.cli import application; made = application(sys.argv[1:]); {script}"
+    script = f"import sys, typer; from wire.runtime.cli import application; made = application(sys.argv[1:]); {script}"
     command = [sys.executable, "-c", script, *words]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return set(done.stdout.split())
@@ -165,7 +168,7 @@ def in_a_process_of_its_own(script: str, *words: str) -> set[str]:
 @pytest.mark.parametrize("words", ["coordinator probe", "agent probe", "agent probe-trainer"])
 def test_a_probe_is_loaded_alone(words: str) -> None:
     loaded = in_a_process_of_its_own("print(*sys.modules)", *words.split())
-    assert "wire.health" in loaded
+    assert "wire.runtime.health" in loaded
     assert loaded.isdisjoint(HEAVY)
 
 

@@ -7,8 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from silo_agent.privacy.labellers import public_features
-from silo_agent.privacy.labellers.public_features import CONSTANT, NORM, PublicFeatures
+from silo_agent.trainer.privacy.labellers import public_features
+from silo_agent.trainer.privacy.labellers.public_features import CONSTANT, NORM, PublicFeatures
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture

@@ -16,10 +16,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from coordinator.public_sets import ConvertedSet, convert, inspect
+from coordinator.public_sets.convert import ConvertedSet, convert, inspect
 from wire.consilium.v1 import registry_pb2
 from wire.errors import MESSAGE_MALFORMED, PUBLIC_SET_INVALID, Refusal
 from wire.schema import Column, ColumnType, SetKind, SetSchema
+
+pytestmark = pytest.mark.slow
 
 PATIENTS = pd.DataFrame(
     {
@@ -203,7 +205,7 @@ def test_line_breaks_inside_cells_survive_the_blocks_a_csv_is_read_in(
 ) -> None:
     notes = pd.DataFrame({"note": [f"line {row}\nand another, {row}" for row in range(50)]})
     whole = from_csv(notes.to_csv(index=False), tmp_path)
-    monkeypatch.setattr("wire.columns._BLOCK_BYTES", 100)
+    monkeypatch.setattr("wire.runtime.columns._BLOCK_BYTES", 100)
     assert from_csv(notes.to_csv(index=False), tmp_path) == whole
     assert whole.rows == 50
 

@@ -21,20 +21,22 @@ from mechanism_scenes import (
 )
 from seeded_bits import SeededBits
 
-from silo_agent.privacy.mechanisms.none import NoMechanism
-from silo_agent.privacy.mechanisms.protocol import Sensitivity
-from silo_agent.privacy.mechanisms.randomized_response import (
+from silo_agent.trainer.privacy.mechanisms.none import NoMechanism
+from silo_agent.trainer.privacy.mechanisms.protocol import Sensitivity
+from silo_agent.trainer.privacy.mechanisms.randomized_response import (
     Answer,
     RandomizedResponseMechanism,
     Response,
     calibrated_response,
     response,
 )
-from silo_agent.privacy.settings import RandomizedResponseSettings
+from silo_agent.trainer.privacy.settings import RandomizedResponseSettings
 from wire.ballot import Encoding, unpack
 from wire.errors import ConfigurationError
 from wire.privacy.accounting import epsilon
 from wire.privacy.events import RandomizedResponse, Unprotected
+
+pytestmark = pytest.mark.slow
 
 KINDS = tuple(Answer)
 

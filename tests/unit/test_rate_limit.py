@@ -10,18 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.gate import address_of
-from coordinator.rate_limit import (
+from coordinator.api.interceptor import address_of
+from coordinator.api.rate_limit import (
     RENEW,
     WATCH,
     Buckets,
+    CallLimiter,
+    ConcurrentCalls,
     Limits,
-    Newest,
+    NewestCalls,
     Rate,
-    Slots,
-    Turnstile,
 )
-from coordinator.upload import Piece, Upload, measuring
+from coordinator.api.upload import Piece, Upload, measuring
 from wire.consilium.v1 import rounds_pb2
 from wire.errors import Refusal
 
@@ -64,7 +64,7 @@ class TestBuckets:
         assert buckets.take("a") == 1
 
     def test_memory_is_bounded_and_the_latest_callers_are_kept(self, clock: Clock) -> None:
-        buckets = Buckets(Rate(per_second=1, burst=1), clock, remembered=100)
+        buckets = Buckets(Rate(per_second=1, burst=1), clock, most_keys=100)
         for number in range(10_000):
             buckets.take(str(number))
         assert len(buckets) == 100
@@ -90,28 +90,28 @@ class TestBuckets:
 
 class TestSlots:
     def test_a_caller_has_so_many_places_and_gets_them_back(self) -> None:
-        slots = Slots(2)
-        with slots.hold("a"), slots.hold("a"):
-            with pytest.raises(Refusal, match="2 calls under way"), slots.hold("a"):
+        calls = ConcurrentCalls(2)
+        with calls.hold("a"), calls.hold("a"):
+            with pytest.raises(Refusal, match="2 calls under way"), calls.hold("a"):
                 pass
-            with slots.hold("b"):
-                assert len(slots) == 2
-        assert len(slots) == 0
-        with slots.hold("a"):
+            with calls.hold("b"):
+                assert len(calls) == 2
+        assert len(calls) == 0
+        with calls.hold("a"):
             pass
 
     def test_an_error_gives_the_place_back(self) -> None:
-        slots = Slots(1)
+        calls = ConcurrentCalls(1)
         for _ in range(3):
-            with pytest.raises(ZeroDivisionError), slots.hold("a"):
+            with pytest.raises(ZeroDivisionError), calls.hold("a"):
                 raise ZeroDivisionError
-        assert len(slots) == 0
+        assert len(calls) == 0
 
 
 class TestNewest:
     def test_a_further_one_ends_the_oldest_and_nothing_is_left(self) -> None:
         async def scenario() -> list[str]:
-            newest = Newest(2)
+            newest = NewestCalls(2)
             ends: list[str] = []
 
             async def stay(name: str) -> None:
@@ -153,36 +153,36 @@ class TestTurnstile:
             calls_at_once=2,
         )
 
-    def passed(self, turnstile: Turnstile, key: str, method: str = CALL) -> str:
+    def passed(self, call_limiter: CallLimiter, key: str, method: str = CALL) -> str:
         try:
-            with turnstile.passing(key, method):
+            with call_limiter.passing(key, method):
                 return "passed"
         except Refusal as refusal:
             return refusal.sentence
 
     def test_a_caller_is_told_how_long_to_wait(self, clock: Clock) -> None:
-        turnstile = Turnstile.for_members(self.limits(), clock)
-        told = [self.passed(turnstile, "a") for _ in range(6)]
+        call_limiter = CallLimiter.for_members(self.limits(), clock)
+        told = [self.passed(call_limiter, "a") for _ in range(6)]
         assert told[:5] == ["passed"] * 5
         assert told[5].endswith("the next may come in 0.1 s.")
 
     def test_certificates_are_scarcer_than_calls(self, clock: Clock) -> None:
-        turnstile = Turnstile.for_members(self.limits(), clock)
-        told = [self.passed(turnstile, "a", RENEW) for _ in range(3)]
+        call_limiter = CallLimiter.for_members(self.limits(), clock)
+        told = [self.passed(call_limiter, "a", RENEW) for _ in range(3)]
         assert told[:2] == ["passed"] * 2
         assert told[2].endswith("in 1.0 s.")
-        assert self.passed(turnstile, "a") == "passed"
+        assert self.passed(call_limiter, "a") == "passed"
 
     def test_all_strangers_together_are_limited(self, clock: Clock) -> None:
-        turnstile = Turnstile.for_strangers(self.limits(), clock)
-        told = [self.passed(turnstile, f"10.0.0.{number}") for number in range(6)]
+        call_limiter = CallLimiter.for_enrolment(self.limits(), clock)
+        told = [self.passed(call_limiter, f"10.0.0.{number}") for number in range(6)]
         assert told.count("passed") == 4
 
     def test_a_watch_takes_no_place_of_a_call(self, clock: Clock) -> None:
         async def scenario() -> str:
-            turnstile = Turnstile.for_members(self.limits(), clock)
-            with turnstile.passing("a", WATCH), turnstile.passing("a", CALL):
-                return self.passed(turnstile, "a")
+            call_limiter = CallLimiter.for_members(self.limits(), clock)
+            with call_limiter.passing("a", WATCH), call_limiter.passing("a", CALL):
+                return self.passed(call_limiter, "a")
 
         assert asyncio.run(scenario()) == "passed"
 

@@ -11,10 +11,15 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from coordinator.authority import Authority, IssuedKey
-from silo_agent.receipts import KeptReceipt, SignerFolder, flaw, voucher
+from coordinator.pki.authority import Authority, IssuedKey
+from silo_agent.agent.audit.receipts import (
+    RecordedReceipt,
+    SignerFolder,
+    receipt_flaw,
+    vouching_authority,
+)
 from wire.consilium.v1 import ballot_pb2
-from wire.identity import fingerprint_of, read_certificate
+from wire.identity.identity import fingerprint_of, read_certificate
 from wire.receipts import Signer, Statement, verified
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
@@ -40,7 +45,7 @@ def signer_of(issued: IssuedKey) -> Signer:
     return Signer(issued.key_pem, issued.certificate_pem)
 
 
-def received(signer: Signer, statement: Statement = STATEMENT) -> KeptReceipt:
+def received(signer: Signer, statement: Statement = STATEMENT) -> RecordedReceipt:
     message = ballot_pb2.Receipt(
         task=statement.task,
         round=statement.round,
@@ -50,7 +55,7 @@ def received(signer: Signer, statement: Statement = STATEMENT) -> KeptReceipt:
         signature=signer.sign(statement),
     )
     message.accepted_at.FromDatetime(statement.accepted_at)
-    return KeptReceipt.received(message, statement.consortium)
+    return RecordedReceipt.received(message, statement.consortium)
 
 
 class TestVerification:
@@ -95,13 +100,16 @@ class TestVerification:
         """A silo's or admin's certificate is the same authority's, and yet no receipt comes from it."""
         signer = signer_of(authority.issue_admin("mallory", YEAR, NOW))
         receipt = received(signer)
-        assert voucher(receipt, signer.certificate_pem, authority.certificate_pem) == ""
+        assert vouching_authority(receipt, signer.certificate_pem, authority.certificate_pem) == ""
 
     def test_refuses_another_consortiums_coordinator(
         self, authority: Authority, stranger: Authority
     ) -> None:
         signer = signer_of(server(stranger))
-        assert voucher(received(signer), signer.certificate_pem, authority.certificate_pem) == ""
+        assert (
+            vouching_authority(received(signer), signer.certificate_pem, authority.certificate_pem)
+            == ""
+        )
 
     def test_refuses_a_certificate_the_receipt_does_not_name(self, authority: Authority) -> None:
         issued, other = server(authority), server(authority)
@@ -121,19 +129,19 @@ class TestVerification:
         signer = signer_of(server(authority))
         statement = replace(STATEMENT, accepted_at=NOW + timedelta(days=days))
         receipt = received(signer, statement)
-        assert voucher(receipt, signer.certificate_pem, authority.certificate_pem) == ""
+        assert vouching_authority(receipt, signer.certificate_pem, authority.certificate_pem) == ""
 
     @pytest.mark.parametrize("signature", [b"", b"\x30\x00", b"\xff" * 72])
     def test_refuses_what_is_no_signature(self, authority: Authority, signature: bytes) -> None:
         signer = signer_of(server(authority))
         receipt = replace(received(signer), signature=signature)
-        assert voucher(receipt, signer.certificate_pem, authority.certificate_pem) == ""
+        assert vouching_authority(receipt, signer.certificate_pem, authority.certificate_pem) == ""
 
     @pytest.mark.parametrize("pem", [b"", b"-----BEGIN CERTIFICATE-----\nAAAA\n"])
     def test_refuses_what_is_no_certificate(self, authority: Authority, pem: bytes) -> None:
         receipt = received(signer_of(server(authority)))
-        assert voucher(receipt, pem, authority.certificate_pem) == ""
-        assert voucher(receipt, authority.certificate_pem, pem) == ""
+        assert vouching_authority(receipt, pem, authority.certificate_pem) == ""
+        assert vouching_authority(receipt, authority.certificate_pem, pem) == ""
 
     def test_anyone_can_verify_without_our_code(self, authority: Authority) -> None:
         """Plain ECDSA with SHA-256 over the documented bytes, nothing of ours in between."""
@@ -144,16 +152,16 @@ class TestVerification:
         public.verify(signature, STATEMENT.encoded(), ec.ECDSA(hashes.SHA256()))
 
 
-class TestKeptReceipts:
+class TestRecordedReceipts:
     def test_come_back_from_their_entry_to_the_microsecond(self, authority: Authority) -> None:
         kept = replace(received(signer_of(server(authority))), authority="cd" * 32)
-        assert KeptReceipt.from_entry(kept.entry()) == kept
+        assert RecordedReceipt.from_entry(kept.entry()) == kept
         assert kept.statement == STATEMENT
 
     def test_survive_a_time_that_is_none(self, authority: Authority) -> None:
         message = ballot_pb2.Receipt(task="tumour")
         message.accepted_at.seconds = 1 << 60
-        kept = KeptReceipt.received(message, "rhine-clinics")
+        kept = RecordedReceipt.received(message, "rhine-clinics")
         assert kept.statement.accepted_at.year == 1970
 
     def test_are_proven_long_after_the_consortium_has_changed_its_authority(
@@ -161,11 +169,11 @@ class TestKeptReceipts:
     ) -> None:
         signer = signer_of(server(authority))
         kept = received(signer)
-        vouching = voucher(kept, signer.certificate_pem, authority.certificate_pem)
+        vouching = vouching_authority(kept, signer.certificate_pem, authority.certificate_pem)
         assert vouching == authority.fingerprint
         folder = SignerFolder(tmp_path / "signers")
         folder.keep(kept.signer, signer.certificate_pem, authority.certificate_pem)
-        assert flaw(replace(kept, authority=vouching), folder) == ""
+        assert receipt_flaw(replace(kept, authority=vouching), folder) == ""
 
     def test_are_not_proven_by_an_authority_slipped_in_later(
         self, authority: Authority, stranger: Authority, tmp_path: Path
@@ -175,13 +183,13 @@ class TestKeptReceipts:
         folder = SignerFolder(tmp_path / "signers")
         folder.keep(signer.fingerprint, signer.certificate_pem, stranger.certificate_pem)
         forged = replace(received(signer), authority=authority.fingerprint)
-        assert flaw(forged, folder) == "its signature does not verify"
+        assert receipt_flaw(forged, folder) == "its signature does not verify"
 
     def test_without_their_signers_certificate_prove_nothing(
         self, authority: Authority, tmp_path: Path
     ) -> None:
         kept = received(signer_of(server(authority)))
-        assert "is not here" in flaw(kept, SignerFolder(tmp_path / "signers"))
+        assert "is not here" in receipt_flaw(kept, SignerFolder(tmp_path / "signers"))
 
 
 class TestSignerFolder:

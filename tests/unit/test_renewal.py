@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
-from coordinator.authority import Authority, key_hash
-from silo_agent.clock import ComparedClock, skew
-from silo_agent.coordinator_link import CoordinatorLink
-from silo_agent.metrics import AgentMetrics
-from silo_agent.renewal import Renewal, urgent
+from coordinator.pki.authority import Authority
+from coordinator.pki.key_request import key_hash
+from silo_agent.agent.clock import CoordinatorClock, skew
+from silo_agent.agent.coordinator_client import CoordinatorClient
+from silo_agent.agent.metrics.instruments import AgentMetrics
+from silo_agent.agent.renewal import Renewal, urgent
 from wire.consilium.v1.identity_pb2 import RenewRequest, RenewResponse
-from wire.enrolment import request_pem
 from wire.errors import (
     AUTHORITY_MISMATCH,
     MESSAGE_MALFORMED,
@@ -30,17 +30,12 @@ from wire.errors import (
     Fault,
     Refusal,
 )
-from wire.identity import (
-    BACKDATED,
-    Certificate,
-    IdentityFiles,
-    Role,
-    issuer_of,
-    key_pem,
-    new_key,
-    pending_key,
-)
-from wire.renewal import due_at, renewed
+from wire.identity.files import IdentityFiles, key_pem, new_key, pending_key
+from wire.identity.identity import BACKDATED, Certificate, Role, issuer_of
+from wire.net.enrolment import request_pem
+from wire.net.renewal import renew_identity, renewal_due_at
+
+pytestmark = pytest.mark.slow
 
 NOW = datetime(2031, 5, 6, 7, 8, 9, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
@@ -115,14 +110,14 @@ class TestWhen:
         self, authority: Authority, tmp_path: Path, life: timedelta
     ) -> None:
         certificate = joined(authority, tmp_path / "identity", life).certificate
-        assert due_at(certificate) == NOW + life * 2 / 3
+        assert renewal_due_at(certificate) == NOW + life * 2 / 3
 
     @given(st.floats(0, 1, exclude_max=True))
     def test_silos_that_joined_together_do_not_renew_together(self, jitter: float) -> None:
         certificate = _certificate(WEEK)
-        due = due_at(certificate, jitter)
+        due = renewal_due_at(certificate, jitter)
         assert NOW + WEEK * 0.6 <= due <= NOW + WEEK * 2 / 3
-        assert due < due_at(certificate) or jitter < 1e-9
+        assert due < renewal_due_at(certificate) or jitter < 1e-9
 
     def test_the_last_day_is_urgent_and_of_a_short_life_the_last_fifth(self) -> None:
         week, minute = _certificate(WEEK), _certificate(60 * SECOND)
@@ -137,7 +132,7 @@ class TestWhatIsAccepted:
     def test_a_new_key_is_certified_and_stored(
         self, silo: IdentityFiles, coordinator: Coordinator
     ) -> None:
-        fresh = asyncio.run(renewed(silo, coordinator.renew, NOW))
+        fresh = asyncio.run(renew_identity(silo, coordinator.renew, NOW))
         assert fresh.key_pem != silo.key_pem
         assert fresh.certificate.identity == silo.certificate.identity
         assert IdentityFiles.load(silo.folder) == fresh
@@ -148,9 +143,9 @@ class TestWhatIsAccepted:
     ) -> None:
         coordinator.failures = [outage()]
         with pytest.raises(Refusal):
-            asyncio.run(renewed(silo, coordinator.renew, NOW))
+            asyncio.run(renew_identity(silo, coordinator.renew, NOW))
         assert IdentityFiles.load(silo.folder) == silo
-        asyncio.run(renewed(silo, coordinator.renew, NOW))
+        asyncio.run(renew_identity(silo, coordinator.renew, NOW))
         assert coordinator.keys[0] == coordinator.keys[1]
 
     @pytest.mark.parametrize("reason", ["old", "withdrawn"])
@@ -163,7 +158,7 @@ class TestWhatIsAccepted:
         if reason == "withdrawn":
             coordinator.failures = [Refusal(REQUEST_INVALID, why="certified before")]
             next(times)
-        fresh = asyncio.run(renewed(silo, coordinator.renew, NOW))
+        fresh = asyncio.run(renew_identity(silo, coordinator.renew, NOW))
         assert fresh.key_pem != key_pem(kept)
         assert fresh.certificate.issued_at == NOW
         assert len(set(coordinator.keys)) == 2
@@ -201,7 +196,7 @@ class TestWhatIsAccepted:
         coordinator.alter = alter
         coordinator.name = "hospital-b" if spoilt == "name" else "hospital-a"
         with pytest.raises(Refusal) as caught:
-            asyncio.run(renewed(silo, coordinator.renew, NOW))
+            asyncio.run(renew_identity(silo, coordinator.renew, NOW))
         assert caught.value.code == fault.code
         assert IdentityFiles.load(silo.folder) == silo
 
@@ -210,7 +205,7 @@ class TestWhatIsAccepted:
     ) -> None:
         new = Authority.create(tmp_path / "new", "rhine-clinics", NOW, generation=2)
         bundle = new.certificate_pem + authority.certificate_pem
-        fresh = asyncio.run(renewed(silo, Coordinator(new, bundle).renew, NOW))
+        fresh = asyncio.run(renew_identity(silo, Coordinator(new, bundle).renew, NOW))
         assert set(fresh.authorities) == {new.fingerprint, authority.fingerprint}
         assert issuer_of(fresh.certificate_pem, bundle) == new.fingerprint
 
@@ -262,10 +257,10 @@ class Loop:
             self.during(renewal)
 
         renewal = Renewal(
-            cast("CoordinatorLink", link),
+            cast("CoordinatorClient", link),
             AgentMetrics(self.registry),
             lambda: self.now,
-            spread=lambda: 0.0,
+            jitter=lambda: 0.0,
             wait=wait,
         )
         with capture_logs() as logs, pytest.raises(Stop):
@@ -326,7 +321,7 @@ class TestTheLoop:
         new = Authority.create(tmp_path / "new", "rhine-clinics", NOW, generation=2)
         bundle = new.certificate_pem + authority.certificate_pem
         loop = Loop(silo, Coordinator(new, bundle))
-        loop.during = lambda renewal: renewal.hear(new.fingerprint)
+        loop.during = lambda renewal: renewal.update_authority(new.fingerprint)
         link, logs = loop.run()
         assert len(loop.waits) == 1
         assert len(link.replaced) == 1
@@ -337,7 +332,7 @@ class TestTheLoop:
         self, silo: IdentityFiles, coordinator: Coordinator, authority: Authority
     ) -> None:
         loop = Loop(silo, coordinator)
-        loop.during = lambda renewal: renewal.hear(authority.fingerprint)
+        loop.during = lambda renewal: renewal.update_authority(authority.fingerprint)
         link, _ = loop.run()
         assert link.replaced == [NOW + WEEK * 2 / 3]
 
@@ -357,10 +352,10 @@ class TestClocks:
         if ahead == timedelta(0):
             assert found == timedelta(0)
 
-    def heard(self, *ahead: timedelta) -> tuple[ComparedClock, list[Any], CollectorRegistry]:
+    def heard(self, *ahead: timedelta) -> tuple[CoordinatorClock, list[Any], CollectorRegistry]:
         """A clock that was `ahead` at one heartbeat after the other."""
         metrics = AgentMetrics(registry := CollectorRegistry())
-        clock = ComparedClock(lambda: NOW, metrics.clock_skew)
+        clock = CoordinatorClock(lambda: NOW, metrics.clock_skew)
         with capture_logs() as logs:
             for each in ahead:
                 clock.compare(NOW, NOW + SECOND, NOW - each)
@@ -390,7 +385,7 @@ class TestClocks:
         _, logs, _ = self.heard(60 * SECOND, timedelta(0), 60 * SECOND, 200 * SECOND)
         assert [entry["event"] for entry in logs] == [
             "clock_skew",
-            "clock_right_again",
+            "clock_skew_resolved",
             "clock_skew",
             "clock_skew",
         ]
@@ -402,7 +397,7 @@ class TestClocks:
 
     def test_a_coordinator_that_tells_no_time_is_no_reason_to_worry(self) -> None:
         metrics = AgentMetrics(CollectorRegistry())
-        clock = ComparedClock(lambda: NOW, metrics.clock_skew)
+        clock = CoordinatorClock(lambda: NOW, metrics.clock_skew)
         clock.compare(NOW, NOW, None)
         assert clock() == NOW
 

@@ -13,6 +13,8 @@ from rich.console import Console
 from experiments import robustness
 from experiments.robustness import SETTINGS, Attack, Cell, Setting, attack, measure, summary
 
+pytestmark = pytest.mark.slow
+
 ALONE = (Attack.RANDOM, Attack.CONSTANT, Attack.FLIPPED)
 
 
@@ -93,7 +95,7 @@ def test_silos_that_collude_win_less_from_staple_and_trimming_than_from_the_majo
 
 
 def test_attacks_are_what_they_are_called() -> None:
-    cast = robustness._cast(MADE[1], 0)
+    cast = robustness._honest_ballots(MADE[1], 0)
     hostile = sorted(cast.ballots)[:2]
     classes = len(cast.definition.labels)
     random = attack(Attack.RANDOM, cast, hostile, 0)

@@ -13,19 +13,23 @@ from foreign_leaf import Order
 from prometheus_client import CollectorRegistry
 from typer.testing import CliRunner
 
-from coordinator.authority import Authority, certificate_key_hash
-from coordinator.caretaker import Caretaker, ensure_leaf
 from coordinator.cli.coordinator import app
-from coordinator.credentials import Credentials, ServerLeaf, server_files
-from coordinator.metrics import Metrics
-from coordinator.rotation import Authorities, begin, finish, prepare
+from coordinator.metrics.instruments import Metrics
+from coordinator.pki.authority import Authority
+from coordinator.pki.certificate_keeper import ServerCertificateKeeper, ensure_leaf
+from coordinator.pki.credentials import Credentials, ServerLeaf, server_files
+from coordinator.pki.key_request import certificate_key_hash
+from coordinator.pki.rotation import Authorities, begin, finish, prepare
 from coordinator.settings import CoordinatorHome, CoordinatorSettings
 from coordinator.store import Store
 from coordinator.store.audit import Act
+from coordinator.store.executor import StoreExecutor
 from coordinator.store.records import IssuedCertificate, TokenRecord
-from coordinator.store_thread import StoreThread
 from wire.errors import CERTIFICATE_SUPERSEDED, ConfigurationError, Refusal
-from wire.identity import Role, issuer_of, key_pem, new_key, read_certificate
+from wire.identity.files import key_pem, new_key
+from wire.identity.identity import Role, issuer_of, read_certificate
+
+pytestmark = pytest.mark.slow
 
 NOW = datetime(2031, 5, 6, 7, 8, 9, tzinfo=UTC)
 DAY = timedelta(days=1)
@@ -200,9 +204,9 @@ class TestCredentials:
 
     def test_receipts_are_signed_by_whom_the_store_knows(self, home: CoordinatorHome) -> None:
         store, credentials = Store(f"sqlite:///{home.root / 'store.db'}"), Credentials(home)
-        in_store, metrics = StoreThread(), Metrics(registry := CollectorRegistry())
+        in_store, metrics = StoreExecutor(), Metrics(registry := CollectorRegistry())
         times = iter([NOW, NOW + 25 * DAY, NOW + 25 * DAY])
-        caretaker = Caretaker(
+        certificate_keeper = ServerCertificateKeeper(
             home, SETTINGS, credentials, store, in_store, metrics, lambda: next(times)
         )
         first = credentials.signer.fingerprint
@@ -212,15 +216,15 @@ class TestCredentials:
                 "consilium_server_certificate_expiry_timestamp_seconds"
             )
 
-        asyncio.run(caretaker.look())
+        asyncio.run(certificate_keeper.check())
         assert credentials.signer.fingerprint == first
         assert expiry() == (NOW + 30 * DAY).timestamp()
-        asyncio.run(caretaker.look())
+        asyncio.run(certificate_keeper.check())
         second = credentials.signer.fingerprint
         assert second == credentials.leaf.certificate.fingerprint != first
         assert store.signers.get(second).encode() == credentials.leaf.certificate_pem
         assert expiry() == (NOW + 55 * DAY).timestamp()
-        asyncio.run(caretaker.look())
+        asyncio.run(certificate_keeper.check())
         assert credentials.signer.fingerprint == second
         in_store.close()
         store.close()
@@ -253,18 +257,18 @@ class TestHoldings:
         store.members.revoke(Role.SILO, "unwanted", NOW, "admin/ada")
 
         later = NOW + DAY * 3 / 4
-        held = store.holdings.certificates(later)
+        held = store.outstanding.certificates(later)
         assert [(one.role, one.name) for one in held] == [
             (Role.ADMIN, "ada"),
             (Role.SILO, "hospital-a"),
             (Role.SILO, "hospital-b"),
         ]
-        assert [one.name for one in store.holdings.invitations(later)] == ["invited"]
+        assert [one.name for one in store.outstanding.invitations(later)] == ["invited"]
 
         store.members.admit(Role.SILO, "hospital-a", active)
         fingerprint = authority.fingerprint
-        store.holdings.authority_changed(Act.AUTHORITY_ROTATION_FINISHED, fingerprint, NOW, held)
-        assert store.holdings.certificates(later) == []
+        store.outstanding.authority_changed(Act.AUTHORITY_ROTATION_FINISHED, fingerprint, NOW, held)
+        assert store.outstanding.certificates(later) == []
         with pytest.raises(Refusal) as caught:
             store.members.admit(Role.SILO, "hospital-a", active)
         assert caught.value.is_a(CERTIFICATE_SUPERSEDED)
@@ -320,7 +324,11 @@ class TestCommands:
     def test_a_certificate_of_another_program_must_follow_before_the_end(
         self, tmp_path: Path
     ) -> None:
-        home, brought, now = CoordinatorHome(tmp_path), tmp_path / "brought", datetime.now(UTC)
+        home, external_certificate_folder, now = (
+            CoordinatorHome(tmp_path),
+            tmp_path / "brought",
+            datetime.now(UTC),
+        )
         self.run(tmp_path, "init")
         with home.settings_file.open("a") as file:
             file.write("server_certificate_folder: brought\n")
@@ -330,10 +338,10 @@ class TestCommands:
             begins=now - DAY,
             ends=now + DAY,
         )
-        order.bring(brought, home.authority)
+        order.bring(external_certificate_folder, home.authority)
         assert "before --finish" in self.run(tmp_path, "rotate-authority")
         with pytest.raises(ConfigurationError, match="not the authority members trust"):
             self.run(tmp_path, "rotate-authority", "--finish")
-        order.bring(brought, home.authority / "2")
+        order.bring(external_certificate_folder, home.authority / "2")
         with pytest.raises(ConfigurationError, match="still needed by admin admin"):
             self.run(tmp_path, "rotate-authority", "--finish")

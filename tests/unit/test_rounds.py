@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.rounds import (
+from coordinator.round_engine import (
     Close,
     ClosedBy,
     Extend,
@@ -22,7 +22,7 @@ from coordinator.rounds import (
     settled,
 )
 from wire.errors import NOT_A_PARTICIPANT, ROUND_CLOSED, ROUND_NOT_OPEN, Refusal
-from wire.task import RoundPolicy
+from wire.task.definition import RoundPolicy
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 POLICY = RoundPolicy(deadline=600, grace=30, quorum=2, max_extensions=1)
@@ -64,7 +64,14 @@ def test_below_the_quorum_the_deadline_is_extended_and_then_the_task_pauses() ->
     extended = replace(current, extensions=1, closes_at=after(1200))
     decision = decide(extended, POLICY, after(1200))
     assert isinstance(decision, Pause)
-    assert "1 of the 2 ballots" in decision.reason
+    assert "1 of the 2 ballots it needs after 2 deadlines" in decision.reason
+
+
+def test_without_extensions_the_first_missed_deadline_pauses_the_task() -> None:
+    policy = POLICY.model_copy(update={"max_extensions": 0})
+    decision = decide(opened(), policy, after(600))
+    assert isinstance(decision, Pause)
+    assert "0 of the 2 ballots it needs after 1 deadlines" in decision.reason
 
 
 def test_everyone_is_not_enough_when_there_are_fewer_silos_than_the_quorum() -> None:
@@ -106,8 +113,15 @@ def test_a_task_settles_after_enough_quiet_rounds_but_never_on_its_first() -> No
     assert settled(policy, 100, [100, 1, 0])
 
 
-def test_patience_zero_never_settles() -> None:
-    assert not settled(RoundPolicy(stop_patience=0), 100, [100, 0, 0, 0, 0])
+def test_with_patience_one_the_second_round_may_be_the_last() -> None:
+    policy = RoundPolicy(stop_churn=0.01, stop_patience=1)
+    assert settled(policy, 100, [100, 1])
+    assert not settled(policy, 100, [100, 2])
+
+
+@pytest.mark.parametrize("changed", [[100, 0, 0, 0, 0], [0, 0, 0]])
+def test_patience_zero_never_settles(changed: list[int]) -> None:
+    assert not settled(RoundPolicy(stop_patience=0), 100, changed)
 
 
 @given(

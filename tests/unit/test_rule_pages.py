@@ -14,16 +14,16 @@ from consensus_scenes import KEY
 from coordinator.consensus import Agreement, Outcome, elect, form_consensus, majority
 from coordinator.consensus import staple as staple_module
 from coordinator.consensus.poll import Poll
-from coordinator.consensus.trimmed import Standing, standings
+from coordinator.consensus.trimmed import Disagreement, disagreements
 from wire.ballot import ABSTAIN, Labels, pack, pack_scored, unpack
-from wire.consensus_policy import RuleName
 from wire.privacy.declaration import Declaration
-from wire.task import TaskDefinition
+from wire.task.consensus_policy import RuleName
+from wire.task.definition import TaskDefinition
 
 FOLDER = Path(__file__).parents[2] / "docs" / "consensus"
 PAGES = {path.stem: path.read_text(encoding="utf-8") for path in FOLDER.glob("*.md")}
 TOLD = {"published", "seen", "agreement", "sizes", "ballots"}
-WORKED = {"standings", "first_turn", "turns", "learned", "majority"}
+WORKED = {"disagreements", "first_turn", "turns", "learned", "majority"}
 
 
 class Example:
@@ -115,13 +115,13 @@ def test_an_example_is_what_an_election_publishes(example: Example) -> None:
         assert outcome.agreement[silo] == Agreement(compared, same)
 
 
-def test_the_standings_of_the_trimmed_example_are_those_of_the_page() -> None:
+def test_the_disagreements_of_the_trimmed_example_are_those_of_the_page() -> None:
     example = of("trimmed")
-    found = standings(example.poll, example.poll.tally())
+    found = disagreements(example.poll, example.poll.tally())
     assert found == {
-        silo: Standing(compared, differing)
+        silo: Disagreement(compared, differing)
         for silo, (differing, compared) in (
-            (silo, fraction(text)) for silo, text in example.told["standings"].items()
+            (silo, fraction(text)) for silo, text in example.told["disagreements"].items()
         )
     }
 

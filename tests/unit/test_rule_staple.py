@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from coordinator.consensus import form_consensus, majority
 from coordinator.consensus import staple as module
-from coordinator.consensus.staple import EXPERT, ITERATIONS, SPREAD, STRENGTH, learn, staple
+from coordinator.consensus.staple import ITERATIONS, SPREAD, learn, staple
 from wire.ballot import ABSTAIN
 
 Votes = npt.NDArray[np.int32]
@@ -38,8 +38,10 @@ def counted(votes: Votes, truth: npt.NDArray[np.int64], classes: int) -> float:
     return float(np.mean(form_consensus(polled.tally(), majority, polled.key) == truth))
 
 
-def plain_em(votes: Votes, classes: int) -> tuple[npt.NDArray[np.float64], list[list[float]]]:
-    """The documented estimate in loops and floats: posterior (rows, classes) and the silos' accuracies."""
+def plain_em(
+    votes: Votes, classes: int, iterations: int = ITERATIONS
+) -> tuple[npt.NDArray[np.float64], list[npt.NDArray[np.float64]]]:
+    """The estimate of docs/consensus/staple.md in loops and floats: posterior (rows, classes), confusions."""
     rows = votes.shape[1]
     truth = np.zeros((rows, classes))
     for at, column in enumerate(votes.T):
@@ -47,7 +49,8 @@ def plain_em(votes: Votes, classes: int) -> tuple[npt.NDArray[np.float64], list[
         if counts.any():
             truth[at] = (counts == counts.max()) / np.sum(counts == counts.max())
     voted = truth.any(axis=1)
-    for _ in range(ITERATIONS):
+    tables: list[npt.NDArray[np.float64]] = []
+    for _ in range(iterations):
         prevalence = (truth.sum(axis=0) + 1) / (truth.sum() + classes)
         tables = []
         for mine in votes:
@@ -55,11 +58,11 @@ def plain_em(votes: Votes, classes: int) -> tuple[npt.NDArray[np.float64], list[
             usual = cast / max(1, cast.sum())
             table = np.zeros((classes, classes))
             for true in range(classes):
-                prior = STRENGTH * usual
+                prior = 5 * usual
                 if cast[true]:
-                    prior = STRENGTH * (EXPERT * np.eye(classes)[true] + (1 - EXPERT) * usual)
+                    prior = 5 * (0.8 * np.eye(classes)[true] + 0.2 * usual)
                 row = np.array([truth[mine == vote, true].sum() for vote in range(classes)]) + prior
-                table[true] = (1 - SPREAD) * row / max(row.sum(), 1e-300) + SPREAD / classes
+                table[true] = 0.95 * row / max(row.sum(), 1e-300) + 0.05 / classes
             tables.append(table)
         for at, column in enumerate(votes.T):
             likely = np.log(prevalence)
@@ -68,7 +71,7 @@ def plain_em(votes: Votes, classes: int) -> tuple[npt.NDArray[np.float64], list[
                     likely = likely + np.log(table[:, vote])
             shares = np.exp(likely - likely.max())
             truth[at] = voted[at] * shares / shares.sum()
-    return truth, [table.diagonal().tolist() for table in tables]
+    return truth, tables
 
 
 @pytest.mark.parametrize(("classes", "seed"), [(2, 0), (3, 1), (4, 2)])
@@ -77,10 +80,10 @@ def test_it_is_the_documented_estimate(classes: int, seed: int) -> None:
     truth = random.integers(0, classes, 60)
     votes = experts(truth, [0.9, 0.8, 0.7, 0.3], classes, seed)
     votes[random.random(votes.shape) < 0.1] = ABSTAIN
-    posterior, accuracies = plain_em(votes, classes)
+    posterior, confusions = plain_em(votes, classes)
     learned = learn(list(votes), classes)
-    for silo, expected in enumerate(accuracies):
-        np.testing.assert_allclose(learned.confusion(silo).diagonal(), expected, atol=0.01)
+    for silo, expected in enumerate(confusions):
+        np.testing.assert_allclose(learned.confusion(silo), expected, atol=0.01)
     sure = posterior.max(axis=1) > 0.6
     labels = staple(poll(votes, classes))
     named = np.array([label in column for label, column in zip(labels, votes.T, strict=True)])
@@ -89,6 +92,43 @@ def test_it_is_the_documented_estimate(classes: int, seed: int) -> None:
     voted_for = np.array([best in column for best, column in zip(likeliest, votes.T, strict=True)])
     assert np.count_nonzero(sure & voted_for) > 40
     np.testing.assert_array_equal(labels[sure & voted_for], likeliest[sure & voted_for])
+
+
+@pytest.mark.parametrize("iterations", [1, 2, 3])
+def test_each_turn_is_the_documented_one(iterations: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few rows, so that the prior counts; silos that know few classes, vote once, or never."""
+    votes = np.full((6, 12), ABSTAIN, dtype=np.int32)
+    votes[0] = [0, 0, 1, 1, 2, 2, 0, 1, 2, 0, 0, 1]
+    votes[1] = [0, 1, 1, 1, 2, 0, 0, 1, 2, 0, 1, 1]
+    votes[2] = [0, 0, 1, 0, 0, 1, 0, 1, 0, 0, 0, 1]
+    votes[3] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2]
+    votes[4, 3] = 1
+    monkeypatch.setattr(module, "ITERATIONS", iterations)
+    learned = learn(list(votes), 3)
+    assert learned.iterations == iterations
+    _, confusions = plain_em(votes, 3, iterations)
+    for silo, expected in enumerate(confusions):
+        # A grain is a relative 1/4096; a turn adds up as many of them as there are silos.
+        np.testing.assert_allclose(learned.confusion(silo), expected, rtol=2e-3)
+    before, _ = plain_em(votes, 3, iterations - 1)
+    prevalence = (before.sum(axis=0) + 1) / (12 + 3)
+    np.testing.assert_allclose(np.exp(learned.prevalence / module.GRAIN), prevalence, rtol=2e-3)
+
+
+def test_without_any_ballot_all_classes_are_as_likely() -> None:
+    assert np.ptp(learn([], 3).prevalence) == 0
+
+
+def test_where_a_row_stands_does_not_matter() -> None:
+    truth = np.random.default_rng(14).integers(0, 3, 30)
+    votes = experts(truth, [0.95, 0.6, 0.55, 0.5], 3, 14)
+    labels = staple(poll(votes, 3))
+    posterior, _ = plain_em(votes, 3)
+    clear = np.partition(posterior, -2)[:, -1] > np.partition(posterior, -2)[:, -2] + 0.01
+    assert np.count_nonzero(clear) > 25
+    for first in range(30):
+        turned = np.roll(staple(poll(np.roll(votes, -first, axis=1), 3)), first)
+        np.testing.assert_array_equal(turned[clear], labels[clear])
 
 
 def test_confusions_are_found() -> None:
@@ -239,6 +279,26 @@ def test_reliability_is_learned_from_a_sample_that_no_single_silo_can_foresee(
     np.testing.assert_array_equal(first, third)
     # Another single vote anywhere, and silo 0 is judged by other rows.
     assert (first[0] != second[0]).any()
+
+
+@pytest.mark.parametrize(
+    ("bound", "value"), [("SAMPLE", 40), ("SAMPLE_CELLS", 120)], ids=["rows", "rows times classes"]
+)
+def test_as_many_rows_are_learned_from_as_the_bound_allows(
+    bound: str, value: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learned_from = []
+
+    def listening(sampled: list[Votes], classes: int) -> module.Reliability:
+        learned_from.append(len(sampled[0]))
+        return learn(sampled, classes)
+
+    monkeypatch.setattr(module, bound, value)
+    monkeypatch.setattr(module, "learn", listening)
+    for rows in (39, 40, 41, 200):
+        truth = np.random.default_rng(15).integers(0, 3, rows)
+        staple(poll(experts(truth, [0.8, 0.7, 0.9], 3, 15), 3))
+    assert learned_from == [39, 40, 40, 40]
 
 
 def test_memory_follows_rows_and_classes_not_silos() -> None:

@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coordinator.consensus import form_consensus, majority
-from coordinator.consensus.trimmed import Standing, Trimmed, standings
+from coordinator.consensus.trimmed import Disagreement, Trimmed, disagreements
 from wire.ballot import ABSTAIN
 
 Votes = npt.NDArray[np.int32]
 
 
-def plain_standing(votes: Votes, silo: int, classes: int, weights: list[int]) -> Standing:
+def plain_disagreement(votes: Votes, silo: int, classes: int, weights: list[int]) -> Disagreement:
     """Row by row: the majority of the others, if there is one, against the silo."""
     compared = differing = 0
     for column in votes.T:
@@ -28,7 +28,7 @@ def plain_standing(votes: Votes, silo: int, classes: int, weights: list[int]) ->
         if column[silo] != ABSTAIN and ordered[-1] > ordered[-2]:
             compared += 1
             differing += counts.index(ordered[-1]) != column[silo]
-    return Standing(compared, differing)
+    return Disagreement(compared, differing)
 
 
 @settings(deadline=None)
@@ -39,13 +39,13 @@ def test_every_silo_is_measured_by_the_majority_of_the_others(
     votes, classes = election
     weights = drawn[: len(votes)]
     polled = poll(votes, classes, weights)
-    found = standings(polled, polled.tally())
+    found = disagreements(polled, polled.tally())
     for number, name in enumerate(silos(len(votes))):
-        assert found[name] == plain_standing(votes, number, classes, weights)
+        assert found[name] == plain_disagreement(votes, number, classes, weights)
 
 
 def left_out(disagreeing: list[int], permille: int, compared: int = 1000) -> list[int]:
-    found = {str(number): Standing(compared, each) for number, each in enumerate(disagreeing)}
+    found = {str(number): Disagreement(compared, each) for number, each in enumerate(disagreeing)}
     return sorted(int(name) for name in Trimmed(permille).left_out(found))
 
 
@@ -62,6 +62,8 @@ def left_out(disagreeing: list[int], permille: int, compared: int = 1000) -> lis
         ([0, 0, 0, 0, 2], 200, []),
         ([0, 0, 0, 0, 4], 200, [4]),
         ([300], 400, []),
+        ([100, 100, 900], 333, []),
+        ([100, 100, 100, 400, 600], 200, [4]),
     ],
 )
 def test_who_is_left_out(disagreeing: list[int], permille: int, expected: list[int]) -> None:
@@ -73,10 +75,22 @@ def test_few_rows_prove_nothing() -> None:
     assert left_out([200, 200, 200, 200, 500], 200, compared=1000) == [4]
 
 
+def test_half_as_much_again_as_the_middle_silo_is_not_clearly_more() -> None:
+    assert left_out([100_000] * 4 + [150_000], 200, compared=10**6) == []
+    assert left_out([100_000] * 4 + [150_001], 200, compared=10**6) == [4]
+
+
+def test_chance_explains_three_standard_errors() -> None:
+    # Of a tenth of 100 rows one is 3 rows; of half of 80 rows, 4.5.
+    assert left_out([10] * 4 + [18], 200, compared=100) == []
+    assert left_out([10] * 4 + [20], 200, compared=100) == [4]
+    assert left_out([40] * 4 + [61], 200, compared=80) == [4]
+
+
 def test_silos_that_were_never_compared_are_not_judged_and_do_not_add_to_the_share() -> None:
-    found = {str(number): Standing(100, 10) for number in range(4)}
-    silent = {f"silent-{number}": Standing(0, 0) for number in range(4)}
-    broken = {"broken": Standing(100, 90)}
+    found = {str(number): Disagreement(100, 10) for number in range(4)}
+    silent = {f"silent-{number}": Disagreement(0, 0) for number in range(4)}
+    broken = {"broken": Disagreement(100, 90)}
     assert Trimmed(200).left_out(found | broken) == {"broken"}
     assert Trimmed(200).left_out(found | silent) == frozenset()
     assert Trimmed(124).left_out(found | silent | broken) == frozenset()

@@ -11,7 +11,7 @@ from consensus_scenes import box, elections, held, silos, task
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coordinator.consensus.credibility import DOUBLINGS, weights_of
+from coordinator.consensus.weights import DOUBLINGS, weights_of
 from wire.privacy.declaration import Declaration
 
 Votes = npt.NDArray[np.int32]

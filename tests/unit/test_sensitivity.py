@@ -8,10 +8,17 @@ from mechanism_scenes import Kept, a_scope, a_silo
 from scipy import stats
 from seeded_bits import SeededBits
 
-from silo_agent.models.protocol import Labels
-from silo_agent.privacy.mechanisms.protocol import Sensitivity
-from silo_agent.privacy.sensitivity import changed_rows, empirical, stability_bound, worst_case
-from silo_agent.privacy.settings import SensitivitySettings
+from silo_agent.trainer.models.protocol import Labels
+from silo_agent.trainer.privacy.mechanisms.protocol import Sensitivity
+from silo_agent.trainer.privacy.sensitivity import (
+    changed_rows,
+    empirical,
+    stability_bound,
+    worst_case,
+)
+from silo_agent.trainer.privacy.settings import SensitivitySettings
+
+pytestmark = pytest.mark.slow
 
 
 class LeftOut:

@@ -15,20 +15,23 @@ import pytest
 from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
-from coordinator.authority import Authority
-from silo_agent import audit_file
-from silo_agent.audit import AuditLog, movements
-from silo_agent.audit_cli import app
-from silo_agent.audit_file import read_record
-from silo_agent.audit_report import Report, examine, rows
-from silo_agent.casting import BallotBox
-from silo_agent.receipts import SignerFolder
-from silo_agent.traffic import Direction, Kind
+from coordinator.pki.authority import Authority
+from silo_agent.agent.audit import file as audit_file
+from silo_agent.agent.audit.cli import app
+from silo_agent.agent.audit.entries import Direction, Kind
+from silo_agent.agent.audit.file import read_record
+from silo_agent.agent.audit.receipts import SignerFolder
+from silo_agent.agent.audit.recorder import AuditLog, read_entries
+from silo_agent.agent.audit.report import Report, rows, verify_record
+from silo_agent.agent.ballot_outcome import BallotOutcome
+from silo_agent.agent.ballot_sender import BallotSender
 from wire.ballot import digest
-from wire.chain import Damage, head_of, link_hash
 from wire.consilium.v1 import ballot_pb2
 from wire.errors import (
     BALLOT_CONFLICT,
+    BALLOT_LABEL_SPACE,
+    NOT_A_PARTICIPANT,
+    PRIVACY_TOO_WEAK,
     RECEIPT_UNKNOWN,
     ROUND_CLOSED,
     SIGNER_UNKNOWN,
@@ -36,9 +39,13 @@ from wire.errors import (
     UNREACHABLE,
     ConfigurationError,
     ConsiliumError,
+    Fault,
     Refusal,
 )
 from wire.receipts import Signer, Statement
+from wire.runtime.chain import Damage, head_of, link_hash
+
+pytestmark = pytest.mark.slow
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 DIGESTS = [digest(bytes([number])) for number in range(9)]
@@ -421,21 +428,21 @@ def agent(tmp_path: Path) -> Path:
     return tmp_path / "agent"
 
 
-def box_of(coordinator: Coordinator, agent: Path) -> tuple[BallotBox, AuditLog]:
+def sender_to(coordinator: Coordinator, agent: Path) -> tuple[BallotSender, AuditLog]:
     log = opened(agent)
-    return BallotBox(coordinator, log), log  # type: ignore[arg-type]
+    return BallotSender(coordinator, log), log  # type: ignore[arg-type]
 
 
 def header(number: int) -> ballot_pb2.BallotHeader:
     return ballot_pb2.BallotHeader(task="tumour", round=number, digest=DIGESTS[number])
 
 
-def cast(box: BallotBox, number: int) -> str:
-    return asyncio.run(box.cast(header(number), bytes([number])))
+def cast(sender: BallotSender, number: int) -> BallotOutcome:
+    return asyncio.run(sender.cast(header(number), bytes([number])))
 
 
 def report_of(agent: Path) -> Report:
-    return examine(read_record(agent), SignerFolder(agent / "signers"), "north")
+    return verify_record(read_record(agent), SignerFolder(agent / "signers"), "north")
 
 
 def unreachable() -> Refusal:
@@ -447,10 +454,10 @@ class TestCasting:
         self, coordinator: Coordinator, agent: Path
     ) -> None:
         coordinator.answers = [unreachable()]
-        box, _ = box_of(coordinator, agent)
+        sender, _ = sender_to(coordinator, agent)
         with pytest.raises(Refusal):
-            cast(box, 1)
-        assert [(m.direction, m.kind, m.digest) for m in movements(agent)] == [
+            cast(sender, 1)
+        assert [(m.direction, m.kind, m.digest) for m in read_entries(agent)] == [
             (Direction.OUT, Kind.BALLOT, DIGESTS[1])
         ]
 
@@ -458,21 +465,21 @@ class TestCasting:
         self, coordinator: Coordinator, agent: Path, signer: Signer
     ) -> None:
         coordinator.answers = [signer]
-        box, _ = box_of(coordinator, agent)
+        sender, _ = sender_to(coordinator, agent)
         agent.mkdir()
         (agent / "audit.jsonl").mkdir()
         with pytest.raises(ConfigurationError, match="cannot be written"):
-            cast(box, 1)
+            cast(sender, 1)
         assert coordinator.answers == [signer], "never asked"
 
     def test_a_proven_receipt_is_kept_with_its_proof(
         self, coordinator: Coordinator, agent: Path, signer: Signer, authority: Authority
     ) -> None:
         coordinator.answers = [signer, signer]
-        box, _ = box_of(coordinator, agent)
+        sender, _ = sender_to(coordinator, agent)
         with capture_logs() as logs:
-            assert cast(box, 1) == "accepted"
-            assert cast(box, 2) == "accepted"
+            assert cast(sender, 1) is BallotOutcome.ACCEPTED
+            assert cast(sender, 2) is BallotOutcome.ACCEPTED
         assert coordinator.asked_for_signers == 1, "the certificate is remembered"
         assert not [line for line in logs if line["log_level"] == "error"]
         report = report_of(agent)
@@ -484,23 +491,33 @@ class TestCasting:
         self, coordinator: Coordinator, agent: Path, signer: Signer
     ) -> None:
         coordinator.answers = [unreachable(), unreachable(), signer]
-        box, _ = box_of(coordinator, agent)
+        sender, _ = sender_to(coordinator, agent)
         for _ in range(2):
             with pytest.raises(Refusal):
-                cast(box, 1)
-        cast(box, 1)
-        assert [m.kind for m in movements(agent)] == [Kind.BALLOT] * 3 + [Kind.RECEIPT]
+                cast(sender, 1)
+        cast(sender, 1)
+        assert [m.kind for m in read_entries(agent)] == [Kind.BALLOT] * 3 + [Kind.RECEIPT]
         report = report_of(agent)
         assert (report.ballots, report.proven, report.without_receipt) == (1, 1, ())
 
-    @pytest.mark.parametrize("fault", [ROUND_CLOSED, BALLOT_CONFLICT])
+    @pytest.mark.parametrize(
+        ("fault", "outcome"),
+        [
+            (ROUND_CLOSED, BallotOutcome.ROUND_CLOSED),
+            (NOT_A_PARTICIPANT, BallotOutcome.NOT_A_PARTICIPANT),
+            (BALLOT_CONFLICT, BallotOutcome.CONFLICT),
+            (BALLOT_LABEL_SPACE, BallotOutcome.LABEL_SPACE),
+            (PRIVACY_TOO_WEAK, BallotOutcome.PRIVACY_TOO_WEAK),
+        ],
+    )
     def test_a_refusal_is_recorded_and_the_ballot_named(
-        self, coordinator: Coordinator, agent: Path, fault: object
+        self, coordinator: Coordinator, agent: Path, fault: Fault, outcome: BallotOutcome
     ) -> None:
-        refusal = Refusal(fault, task="tumour", round=1, name="north")  # type: ignore[arg-type]
+        words = {"task": "tumour", "round": 1, "name": "north", "why": "it is so"}
+        refusal = Refusal(fault, **words)
         coordinator.answers = [refusal]
-        box, log = box_of(coordinator, agent)
-        assert cast(box, 1) == refusal.code.lower()
+        sender, log = sender_to(coordinator, agent)
+        assert cast(sender, 1) is outcome
         (ballot,) = report_of(agent).without_receipt
         assert (ballot.round, ballot.digest, ballot.refused) == (1, DIGESTS[1], True)
         assert log.unanswered("tumour") == {}
@@ -510,11 +527,11 @@ class TestCasting:
     ) -> None:
         paused = Refusal(TASK_NOT_RUNNING, task="tumour", status="paused")
         coordinator.answers = [paused, signer]
-        box, log = box_of(coordinator, agent)
+        sender, log = sender_to(coordinator, agent)
         with pytest.raises(Refusal):
-            cast(box, 1)
+            cast(sender, 1)
         assert log.unanswered("tumour") == {1: DIGESTS[1]}
-        assert cast(box, 1) == "accepted"
+        assert cast(sender, 1) is BallotOutcome.ACCEPTED
         assert report_of(agent).without_receipt == ()
 
     @pytest.mark.parametrize("trouble", ["unknown", "unreachable", "foreign", "wrong ballot"])
@@ -531,11 +548,11 @@ class TestCasting:
             coordinator.identity = Us(stranger.certificate_pem)
         else:
             coordinator.identity = replace(coordinator.identity, name="south")  # type: ignore[type-var]
-        box, log = box_of(coordinator, agent)
+        sender, log = sender_to(coordinator, agent)
         with capture_logs() as logs:
-            assert cast(box, 1) == "accepted"
+            assert cast(sender, 1) is BallotOutcome.ACCEPTED
         assert [line["event"] for line in logs if line["log_level"] == "error"]
-        assert movements(agent)[-1].kind is Kind.RECEIPT
+        assert read_entries(agent)[-1].kind is Kind.RECEIPT
         assert log.unanswered("tumour") == {}
         (unproven,) = report_of(agent).unproven
         assert unproven.sequence == 2
@@ -546,11 +563,11 @@ class TestCasting:
     ) -> None:
         coordinator.answers = [signer, signer]
         coordinator.signer_error = unreachable()
-        box, _ = box_of(coordinator, agent)
-        cast(box, 1)
+        sender, _ = sender_to(coordinator, agent)
+        cast(sender, 1)
         assert report_of(agent).proven == 0
         coordinator.signer_error = None
-        cast(box, 2)
+        cast(sender, 2)
         assert report_of(agent).proven == 2
 
 
@@ -561,22 +578,22 @@ class TestClaiming:
         self, coordinator: Coordinator, agent: Path, signer: Signer
     ) -> None:
         coordinator.answers = [unreachable()]
-        box, _ = box_of(coordinator, agent)
+        sender, _ = sender_to(coordinator, agent)
         with pytest.raises(Refusal):
-            cast(box, 1)
+            cast(sender, 1)
         coordinator.held[1] = coordinator.receipt_of(header(1), signer)
-        box, log = box_of(coordinator, agent)
+        sender, log = sender_to(coordinator, agent)
         assert log.unanswered("tumour") == {1: DIGESTS[1]}
-        assert asyncio.run(box.claim("tumour", open_round=2)) == {1}
-        assert asyncio.run(box.claim("tumour", open_round=2)) == set(), "asked once"
+        assert asyncio.run(sender.recover_receipts("tumour", open_round=2)) == {1}
+        assert asyncio.run(sender.recover_receipts("tumour", open_round=2)) == set(), "asked once"
         assert report_of(agent).proven == 1
 
     def test_a_ballot_of_a_past_round_that_never_arrived_is_closed_as_refused(
         self, coordinator: Coordinator, agent: Path
     ) -> None:
         filled(agent, 1)
-        box, log = box_of(coordinator, agent)
-        assert asyncio.run(box.claim("tumour", open_round=2)) == set()
+        sender, log = sender_to(coordinator, agent)
+        assert asyncio.run(sender.recover_receipts("tumour", open_round=2)) == set()
         assert log.unanswered("tumour") == {}
         assert report_of(agent).without_receipt[0].refused
 
@@ -584,15 +601,15 @@ class TestClaiming:
         self, coordinator: Coordinator, agent: Path
     ) -> None:
         filled(agent, 1)
-        box, log = box_of(coordinator, agent)
-        assert asyncio.run(box.claim("tumour", open_round=1)) == set()
+        sender, log = sender_to(coordinator, agent)
+        assert asyncio.run(sender.recover_receipts("tumour", open_round=1)) == set()
         assert log.unanswered("tumour") == {1: DIGESTS[1]}
 
     def test_other_tasks_are_left_alone(self, coordinator: Coordinator, agent: Path) -> None:
         filled(agent, 1)
-        box, _ = box_of(coordinator, agent)
-        assert asyncio.run(box.claim("heart", open_round=0)) == set()
-        assert len(movements(agent)) == 1
+        sender, _ = sender_to(coordinator, agent)
+        assert asyncio.run(sender.recover_receipts("heart", open_round=0)) == set()
+        assert len(read_entries(agent)) == 1
 
 
 class TestCommands:
@@ -600,10 +617,10 @@ class TestCommands:
     def home(self, tmp_path: Path, coordinator: Coordinator, signer: Signer) -> Path:
         home = tmp_path / "silo"
         coordinator.answers = [signer, unreachable()]
-        box, _ = box_of(coordinator, home / "agent")
-        cast(box, 1)
+        sender, _ = sender_to(coordinator, home / "agent")
+        cast(sender, 1)
         with pytest.raises(Refusal):
-            cast(box, 2)
+            cast(sender, 2)
         return home
 
     def test_verify_says_what_is_there_and_which_ballot_has_no_receipt(self, home: Path) -> None:

@@ -1,4 +1,4 @@
-"""The soak's own parts: work that notices a lost ballot, a bounded schedule, slopes, lines that fail as ordered."""
+"""The soak's own parts: work that notices a lost ballot, a bounded schedule, slopes, relays that fail as asked."""
 
 from __future__ import annotations
 
@@ -12,19 +12,22 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from patience import PATIENCE
 from rich.console import Console
 
 from coordinator.consensus import Tally, TieKey, form_consensus, rule_for
 from experiments.demo.processes import until
-from experiments.soak.lines import Counts, Line, Order
+from experiments.soak.ballots import ballot, expected_consensus, silo_name
 from experiments.soak.memory import FLAT_MIB, SPAN_ROUNDS, WARM_UP_ROUNDS, Memory, Sample, growth
 from experiments.soak.outcome import Outcome
 from experiments.soak.processes import Services, SoakFailed
-from experiments.soak.schedule import Kind, draw
+from experiments.soak.relay import Counts, Disruption, SiloRelay
+from experiments.soak.schedule import FaultKind, draw
 from experiments.soak.view import print_outcome, write_plot
-from experiments.soak.work import ballot, silo_name, undisturbed
 from wire.ballot import digest, pack
-from wire.task import TaskDefinition
+from wire.task.definition import TaskDefinition
+
+pytestmark = pytest.mark.slow
 
 SILOS = [silo_name(number) for number in range(20)]
 
@@ -42,7 +45,7 @@ def task(rounds: int) -> TaskDefinition:
     )
 
 
-class TestWork:
+class TestBallots:
     def consensus_of(self, voters: Iterable[str]) -> str:
         definition = task(1)
         tally = Tally(definition.shape)
@@ -54,7 +57,7 @@ class TestWork:
         return digest(pack(labels, definition.shape))
 
     def test_the_run_without_faults_counts_every_silo_once(self) -> None:
-        assert undisturbed(task(1)) == [self.consensus_of(SILOS)]
+        assert expected_consensus(task(1)) == [self.consensus_of(SILOS)]
 
     @pytest.mark.parametrize("silo", SILOS)
     def test_a_ballot_lost_or_counted_twice_changes_the_consensus(self, silo: str) -> None:
@@ -75,7 +78,7 @@ class TestWork:
         assert ballot(shape, "silo-00", 2, before) in ballots
 
     def test_the_consensus_never_settles(self) -> None:
-        digests = undisturbed(task(30))
+        digests = expected_consensus(task(30))
         assert len(set(digests)) == 30
 
 
@@ -88,13 +91,13 @@ class TestSchedule:
     def test_every_kind_comes_and_none_without_bounds(self, seed: int) -> None:
         counts = draw(20, 200, seed).counts
         assert counts == {
-            Kind.AGENT: 60,
-            Kind.TRAINERS: 5,
-            Kind.COORDINATOR: 3,
-            Kind.RESET: 50,
-            Kind.STALL: 20,
-            Kind.BLACKHOLE: 20,
-            Kind.SLOW: 20,
+            FaultKind.AGENT: 60,
+            FaultKind.TRAINERS: 5,
+            FaultKind.COORDINATOR: 3,
+            FaultKind.RESET: 50,
+            FaultKind.STALL: 20,
+            FaultKind.BLACKHOLE: 20,
+            FaultKind.SLOW: 20,
         }
 
     @pytest.mark.parametrize(("silos", "rounds"), [(20, 200), (3, 6), (2, 3)])
@@ -102,14 +105,14 @@ class TestSchedule:
         faults = draw(silos, rounds, 7).faults
         assert all(1 < fault.round < rounds for fault in faults)
         assert all(fault.silo is None or fault.silo < silos for fault in faults)
-        assert {fault.kind for fault in faults} == set(Kind)
+        assert {fault.kind for fault in faults} == set(FaultKind)
 
     @pytest.mark.parametrize("seed", range(20))
     def test_some_processes_live_long_enough_to_show_a_leak(self, seed: int) -> None:
         faults = draw(20, 200, seed).faults
-        killed = {fault.silo for fault in faults if fault.kind is Kind.AGENT}
+        killed = {fault.silo for fault in faults if fault.kind is FaultKind.AGENT}
         assert killed.isdisjoint({3, 7, 11, 15, 19})
-        deaths = [fault.round for fault in faults if fault.kind is Kind.COORDINATOR]
+        deaths = [fault.round for fault in faults if fault.kind is FaultKind.COORDINATOR]
         lives = [after - before for before, after in pairwise([0, *deaths, 200])]
         assert max(lives) >= WARM_UP_ROUNDS + SPAN_ROUNDS
 
@@ -177,7 +180,7 @@ def outcome(**changes: object) -> Outcome:
         rounds=200,
         seed=1,
         seconds=60.0,
-        faults={Kind.AGENT: 3},
+        faults={FaultKind.AGENT: 3},
         memory=memory,
         agents=("silo-00-agent", "silo-01-agent"),
         consensus=digests,
@@ -254,7 +257,7 @@ class TestServices:
             async with Services(tmp_path) as services:
                 service = services.serve("sleeper", "-c", "import time; time.sleep(600)")
                 pids = [service.pid]
-                await asyncio.gather(service.kill(0), service.kill(0))
+                await asyncio.gather(service.kill_and_restart(0), service.kill_and_restart(0))
                 service.check()
                 assert service.life == 3
                 return [*pids, service.pid]
@@ -272,7 +275,7 @@ class TestServices:
                 service.check()
 
         with pytest.raises(SoakFailed, match="quitter ended by itself with status 3") as caught:
-            asyncio.run(asyncio.wait_for(scenario(), 60))
+            asyncio.run(asyncio.wait_for(scenario(), PATIENCE))
         assert "no more" in caught.value.sentence
 
 
@@ -284,8 +287,8 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 @asynccontextmanager
-async def echoing() -> AsyncIterator[tuple[Line, Callable[[], Awaitable[Streams]]]]:
-    """A line to a server that sends everything back, and how to open a connection over it."""
+async def echoing() -> AsyncIterator[tuple[SiloRelay, Callable[[], Awaitable[Streams]]]]:
+    """A relay to a server that sends everything back, and how to open a connection over it."""
 
     async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -297,9 +300,9 @@ async def echoing() -> AsyncIterator[tuple[Line, Callable[[], Awaitable[Streams]
             writer.close()
 
     server = await asyncio.start_server(echo, "127.0.0.1", 0)
-    line = Line(server.sockets[0].getsockname()[1], Counts())
-    relay = await asyncio.start_server(line.relay, "127.0.0.1", 0)
-    port = relay.sockets[0].getsockname()[1]
+    relay = SiloRelay(server.sockets[0].getsockname()[1], Counts())
+    listening = await asyncio.start_server(relay.relay, "127.0.0.1", 0)
+    port = listening.sockets[0].getsockname()[1]
     opened: list[asyncio.StreamWriter] = []
 
     async def dial() -> Streams:
@@ -307,54 +310,55 @@ async def echoing() -> AsyncIterator[tuple[Line, Callable[[], Awaitable[Streams]
         opened.append(streams[1])
         return streams
 
-    yield line, dial
+    yield relay, dial
     for writer in opened:
         writer.close()
-    relay.close()
+    listening.close()
     server.close()
 
 
 async def said(streams: Streams, word: bytes) -> bytes:
     reader, writer = streams
     writer.write(word)
-    return await asyncio.wait_for(reader.readexactly(len(word)), 10)
+    return await asyncio.wait_for(reader.readexactly(len(word)), PATIENCE)
 
 
-class TestLines:
+class TestRelay:
     def test_carry_both_ways_and_count(self) -> None:
         async def scenario() -> Counts:
-            async with echoing() as (line, dial):
+            async with echoing() as (relay, dial):
                 assert await said(await dial(), b"hello") == b"hello"
-                return line.counts
+                return relay.counts
 
         assert vars(asyncio.run(scenario())) == {"connections": 1, "resets": 0, "bytes": 10}
 
     def test_a_reset_ends_open_connections_and_lets_new_ones_through(self) -> None:
         async def scenario() -> None:
-            async with echoing() as (line, dial):
+            async with echoing() as (relay, dial):
                 streams = await dial()
                 await said(streams, b"hello")
-                await line.obey(Order.RESET, 0)
+                await relay.apply(Disruption.RESET, 0)
                 with pytest.raises(ConnectionResetError):
-                    await asyncio.wait_for(streams[0].read(1), 10)
+                    await asyncio.wait_for(streams[0].read(1), PATIENCE)
                 assert await said(await dial(), b"again") == b"again"
-                assert line.counts.resets == 2
+                assert relay.counts.resets == 2
 
         asyncio.run(scenario())
 
     @pytest.mark.parametrize(
-        ("order", "outcome"), [(Order.STALL, b"hush"), (Order.BLACKHOLE, ConnectionResetError)]
+        ("disruption", "outcome"),
+        [(Disruption.STALL, b"hush"), (Disruption.BLACKHOLE, ConnectionResetError)],
     )
     def test_nothing_passes_a_silent_line_until_it_speaks_or_is_reset(
-        self, order: Order, outcome: object
+        self, disruption: Disruption, outcome: object
     ) -> None:
         async def scenario() -> object:
-            async with echoing() as (line, dial):
+            async with echoing() as (relay, dial):
                 streams = await dial()
                 await said(streams, b"hello")
                 answer = asyncio.create_task(said(streams, b"hush"))
                 late = asyncio.create_task(dial())
-                await line.obey(order, 0.2)
+                await relay.apply(disruption, 0.2)
                 assert not answer.done(), "the answer waits for the end of the silence"
                 await late
                 try:
@@ -366,9 +370,9 @@ class TestLines:
 
     def test_a_slow_line_loses_nothing_and_keeps_the_order(self) -> None:
         async def scenario() -> bytes:
-            async with echoing() as (line, dial):
+            async with echoing() as (relay, dial):
                 streams = await dial()
-                slow = asyncio.create_task(line.obey(Order.SLOW, 0.2))
+                slow = asyncio.create_task(relay.apply(Disruption.SLOW, 0.2))
                 words = b"".join([await said(streams, word) for word in (b"one ", b"two")])
                 await slow
                 return words
@@ -377,9 +381,9 @@ class TestLines:
 
     def test_without_a_coordinator_a_connection_is_closed(self) -> None:
         async def scenario() -> None:
-            async with echoing() as (line, dial):
-                line.coordinator = 1
+            async with echoing() as (relay, dial):
+                relay.coordinator = 1
                 reader, _ = await dial()
-                assert await asyncio.wait_for(reader.read(1), 10) == b""
+                assert await asyncio.wait_for(reader.read(1), PATIENCE) == b""
 
         asyncio.run(scenario())

@@ -9,6 +9,7 @@ from pathlib import Path
 import psycopg
 import pytest
 from member_contract import MemberContract
+from patience import PATIENCE
 from postgres import PostgresServer
 from privacy_contract import PrivacyContract
 from race_contract import RaceContract
@@ -17,9 +18,11 @@ from store_agreement import AgreementContract
 from store_contract import StoreContract
 from store_scenes import ADMIN, LATER, consensus, open_task, running
 
-from coordinator.rounds import ClosedBy
+from coordinator.round_engine import ClosedBy
 from coordinator.store import Store
 from coordinator.store.engine import open_engine
+
+pytestmark = pytest.mark.slow
 
 
 class WholeContract(
@@ -89,5 +92,5 @@ class TestPostgres(WholeContract):
                 postgres.until_waiting(url, waiting)
             holder.rollback()
             for outcome in done:
-                outcome.result(30)
+                outcome.result(PATIENCE)
         assert running(store.tasks.get("sepsis")).expected == {"east", "south"}

@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 from store_scenes import LATER, ballot, open_task
 
+from coordinator.api.translation import audit_message
 from coordinator.cli.audit import link_of
 from coordinator.store import Store
-from coordinator.translation import audit_message
-from wire.chain import Broken, Damage, Head, first_break, head_of
+from wire.runtime.chain import Broken, Damage, Head, first_break, head_of
+
+pytestmark = pytest.mark.slow
 
 ENTRIES = 9
 """What `open_task` and two ballots leave: two silos invited and joined, a set, a task made and started."""

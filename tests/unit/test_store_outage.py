@@ -10,16 +10,19 @@ from threading import Barrier, Event, Thread
 
 import psycopg
 import pytest
+from patience import PATIENCE
 from postgres import PostgresServer
 from prometheus_client import CollectorRegistry
 from sqlalchemy import make_url, text
 from store_scenes import NOW, invite, join, refused
 
-from coordinator.metrics_page import StoreCollector, glance
+from coordinator.metrics.store import StoreCollector, read_snapshot
 from coordinator.store import Store
 from coordinator.store.engine import lost_a_race, open_engine
-from coordinator.store_thread import StoreThread
+from coordinator.store.executor import StoreExecutor
 from wire.errors import STORE_UNAVAILABLE, ConfigurationError
+
+pytestmark = pytest.mark.slow
 
 
 def test_a_stopped_server_is_told_as_unavailable_and_needs_no_restart_here(
@@ -98,7 +101,7 @@ def test_a_full_disk_is_told_as_unavailable(tmp_path: Path) -> None:
 def test_the_metrics_page_survives_the_outage(own_postgres: PostgresServer) -> None:
     store = Store(own_postgres.fresh_url())
     registry = CollectorRegistry()
-    registry.register(StoreCollector(partial(glance, store), lambda: NOW))
+    registry.register(StoreCollector(partial(read_snapshot, store), lambda: NOW))
     assert registry.get_sample_value("consilium_store_up") == 1
     assert registry.get_sample_value("consilium_silos", {"status": "active"}) == 0
     own_postgres.stop()
@@ -139,11 +142,11 @@ def test_a_transaction_that_lost_a_deadlock_is_made_again(postgres: PostgresServ
         with engine.begin() as tx:
             tx.execute(text(f"SELECT * FROM {tables[0]} FOR UPDATE"))
             if len(attempts) <= 2:
-                both_hold_one.wait(30)
+                both_hold_one.wait(PATIENCE)
             tx.execute(text(f"SELECT * FROM {tables[1]} FOR UPDATE"))
 
     async def both() -> None:
-        in_store = StoreThread(shared=True)
+        in_store = StoreExecutor(shared=True)
         await asyncio.gather(
             in_store(swap, "one", "revisions", "audit_head"),
             in_store(swap, "other", "audit_head", "revisions"),
@@ -167,7 +170,7 @@ def test_a_transaction_that_always_loses_is_given_up_as_unavailable(
             tx.execute(text("DO $$ BEGIN RAISE SQLSTATE '40P01'; END $$"))
 
     async def try_it() -> None:
-        await StoreThread(shared=True)(lose)
+        await StoreExecutor(shared=True)(lose)
 
     refused(STORE_UNAVAILABLE, lambda: asyncio.run(try_it()))
     assert len(attempts) == 5
@@ -182,7 +185,7 @@ def test_an_error_of_ours_is_never_tried_again(tmp_path: Path) -> None:
         raise ValueError("ours")
 
     async def try_it() -> None:
-        await StoreThread()(fail)
+        await StoreExecutor()(fail)
 
     with pytest.raises(ValueError, match="ours"):
         asyncio.run(try_it())
@@ -194,7 +197,7 @@ def test_a_shared_store_is_used_by_several_threads() -> None:
     together = Barrier(2)
 
     async def both() -> None:
-        threads = StoreThread(shared=True)
+        threads = StoreExecutor(shared=True)
         await asyncio.gather(*(threads(together.wait, 30) for _ in range(2)))
 
     asyncio.run(both())
@@ -205,11 +208,11 @@ def test_calls_to_a_store_of_ones_own_are_made_in_order() -> None:
     order: list[str] = []
 
     def first() -> None:
-        second_is_asked_for.wait(30)
+        second_is_asked_for.wait(PATIENCE)
         order.append("first")
 
     async def both() -> None:
-        threads = StoreThread()
+        threads = StoreExecutor()
         calls = [
             asyncio.create_task(threads(call)) for call in (first, partial(order.append, "2nd"))
         ]

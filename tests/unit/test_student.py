@@ -18,20 +18,22 @@ import yaml
 from seeded_bits import SeededBits
 from typer.testing import CliRunner, Result
 
-from coordinator.public_sets import convert
-from silo_agent.home import SiloHome
-from silo_agent.models.catalogue import LearnerSpec
-from silo_agent.privacy.ledger import Ledger
+from coordinator.public_sets.convert import convert
+from silo_agent.shared.home import SiloHome
 from silo_agent.trainer import student as students
-from silo_agent.trainer.home_model import HomeModel, load_model
-from silo_agent.trainer.session import Office, Session, open_session
+from silo_agent.trainer.cli.student import student as commands
+from silo_agent.trainer.data.home_model import HomeModel, load_model
+from silo_agent.trainer.models.catalogue import LearnerSpec
+from silo_agent.trainer.privacy.ledger.ledger import Ledger
+from silo_agent.trainer.session import Session, SiloContext, open_session
 from silo_agent.trainer.settings import read_settings
-from silo_agent.trainer.student_cli import student as commands
 from wire.ballot import pack, unpack
 from wire.errors import ConfigurationError
-from wire.files import digest_of
 from wire.public_content import inspect
-from wire.task import TaskDefinition
+from wire.runtime.files import digest_of
+from wire.task.definition import TaskDefinition
+
+pytestmark = pytest.mark.slow
 
 ROWS = 200
 LABELS = ("no", "yes")
@@ -96,7 +98,7 @@ class Hospital:
 
     def opened(self) -> tuple[Session | None, list[str]]:
         ledger = Ledger(self.home.ledger, self.home.ledger_witness, lambda: datetime.now(UTC))
-        office = Office(
+        silo_context = SiloContext(
             read_settings(self.home.settings_file),
             self.home.root,
             self.home.tasks,
@@ -104,7 +106,9 @@ class Hospital:
             SeededBits(1),
         )
         _, schema = inspect(self.public_file)
-        session, misfits = open_session(self.definition, schema, self.public_file, office, "a")
+        session, misfits = open_session(
+            self.definition, schema, self.public_file, silo_context, "a"
+        )
         return session, [misfit.sentence for misfit in misfits if misfit.fatal]
 
     def session(self) -> Session:
@@ -170,7 +174,7 @@ def test_only_public_files_of_a_home_are_opened(hospital: Hospital, tmp_path: Pa
 import sys
 opened = []
 sys.addaudithook(lambda event, args: opened.append(str(args[0])) if event == "open" else None)
-from silo_agent.trainer.student_cli import student
+from silo_agent.trainer.cli.student import student
 student(sys.argv[2:], standalone_mode=False)
 for path in sorted({path for path in opened if path.startswith(sys.argv[1])}):
     print("opened", path)

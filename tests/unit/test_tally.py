@@ -189,6 +189,7 @@ def test_nothing_added_counts_zero() -> None:
     tally = Tally(BallotShape(9, 2, Encoding.INDEX))
     assert tally.ballots == 0
     assert tally.counts().tolist() == [[0, 0]] * 9
+    assert tally.counts(2, 5).shape == (3, tally.shape.classes)
 
 
 def test_a_ballot_of_another_length_is_refused_and_not_counted() -> None:

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wire.ballot import Encoding
-from wire.configuration import read_yaml
-from wire.consensus_policy import RuleName
 from wire.errors import ConfigurationError
 from wire.privacy.declaration import MechanismName
-from wire.task import TaskDefinition
+from wire.runtime.configuration import read_yaml
+from wire.task.consensus_policy import RuleName
+from wire.task.definition import TaskDefinition
 
 YAML = """
 name: breast-cancer

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wire.ballot import BallotShape, Encoding
-from wire.configuration import read_yaml
-from wire.consensus_policy import ConsensusPolicy, Credibility, RuleName
 from wire.errors import ConfigurationError
-from wire.methods import FedauxPolicy, FedktLevel, FedktPolicy, Method
-from wire.task import TaskDefinition
+from wire.runtime.configuration import read_yaml
+from wire.task.consensus_policy import ConsensusPolicy, Credibility, RuleName
+from wire.task.definition import TaskDefinition
+from wire.task.methods import FedauxPolicy, FedktLevel, FedktPolicy, Method
 
 BASE: dict[str, Any] = {"name": "t", "public_set": "u", "rows": 8, "labels": ["a", "b", "c"]}
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from coordinator.cli.task_view import definition_words
-from wire.task import TaskDefinition
-from wire.task_words import task_words
+from wire.task.definition import TaskDefinition
+from wire.task.words import task_words
 
 
 def words(**changes: object) -> dict[str, str]:

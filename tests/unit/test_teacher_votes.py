@@ -13,28 +13,30 @@ import pytest
 from scipy.special import ndtr
 from seeded_bits import SeededBits
 
-from silo_agent.models.catalogue import LearnerSpec, build
-from silo_agent.models.protocol import Labelled
-from silo_agent.privacy.mechanisms.protocol import PrivateSide, Scope
-from silo_agent.privacy.mechanisms.teacher_plan import (
+from silo_agent.trainer.models.catalogue import LearnerSpec, build
+from silo_agent.trainer.models.protocol import Labelled
+from silo_agent.trainer.privacy.mechanisms.protocol import Scope, SiloRound
+from silo_agent.trainer.privacy.mechanisms.teacher_plan import (
     TeacherPlan,
     calibrated_teachers,
     useful_scale,
     whole_task,
 )
-from silo_agent.privacy.mechanisms.teacher_votes import (
+from silo_agent.trainer.privacy.mechanisms.teacher_votes import (
     GRAINS,
     TeacherVotes,
     answers,
-    dealt,
+    draw_shards,
     histogram,
 )
-from silo_agent.privacy.settings import TeacherVotesSettings
+from silo_agent.trainer.privacy.settings import TeacherVotesSettings
 from wire.ballot import BallotShape, Encoding
 from wire.errors import ConfigurationError
 from wire.privacy.accounting import epsilon
 from wire.privacy.declaration import Unit
 from wire.privacy.events import Gaussian, Laplace
+
+pytestmark = pytest.mark.slow
 
 DELTA = 1e-5
 QUIET = 1e-9
@@ -51,27 +53,26 @@ def silo(
     patients: np.ndarray,
     public: np.ndarray,
     make: Callable[[int], Any] | None = None,
-) -> PrivateSide:
+) -> SiloRound:
     def never(*_: object) -> Any:
         raise AssertionError("teachers vote, not the silo's own learner")
 
     def tree(seed: int) -> Any:
         return build(LearnerSpec(name="decision_tree"), 3, (2,), seed)
 
-    return PrivateSide(
+    return SiloRound(
         private=private,
         patients=patients,
         public=public,
         classes=3,
-        number=1,
-        predict=never,
-        predict_without=never,
+        round_number=1,
+        relabel_without=never,
         build=make or tree,
         kept=never,  # type: ignore[arg-type]
     )
 
 
-def some_silo(make: Callable[[int], Any] | None = None) -> PrivateSide:
+def some_silo(make: Callable[[int], Any] | None = None) -> SiloRound:
     generator = np.random.default_rng(1)
     labels = generator.integers(0, 3, size=150)
     corners = np.array([[3.0, 0.0], [-3.0, 1.0], [0.0, -4.0]])
@@ -154,7 +155,7 @@ def test_an_offer_charges_one_round_and_declares_the_task() -> None:
 
 
 def test_patients_are_dealt_evenly_and_at_random() -> None:
-    deals = np.array([dealt(10, 4, SeededBits(seed)) for seed in range(4000)])
+    deals = np.array([draw_shards(10, 4, SeededBits(seed)) for seed in range(4000)])
 
     assert all(sorted(np.bincount(deal)) == [2, 2, 3, 3] for deal in deals)
     # Any two patients meet as often as any other two: 2·(3/10·2/9) + 2·(2/10·1/9).
@@ -179,7 +180,7 @@ def test_a_teacher_sees_its_own_shard_and_nothing_else() -> None:
 
     patients = np.array([0, 1, 2, 0, 3, 4, 5, 4])
     private = Labelled(np.arange(8.0)[:, np.newaxis] * [1, 0], np.zeros(8, dtype=np.int64))
-    shards = dealt(6, 3, SeededBits(2))
+    shards = draw_shards(6, 3, SeededBits(2))
 
     histogram(
         silo(private, patients, np.zeros((4, 2)), Onlooker), shards[patients], 3, np.zeros((4, 2))
@@ -191,7 +192,7 @@ def test_a_teacher_sees_its_own_shard_and_nothing_else() -> None:
 
 def test_replacing_a_patient_moves_one_vote_of_every_row_at_most() -> None:
     side = some_silo()
-    shards = dealt(60, 12, SeededBits(3))
+    shards = draw_shards(60, 12, SeededBits(3))
     before = histogram(side, shards[side.patients], 12, side.public)
     generator = np.random.default_rng(4)
     moved = 0
@@ -225,7 +226,7 @@ def test_a_teacher_without_a_valid_vote_casts_none(fault: str) -> None:
 
     side = some_silo(Faulty)
 
-    counts = histogram(side, dealt(60, 5, SeededBits(1))[side.patients], 5, side.public[:2])
+    counts = histogram(side, draw_shards(60, 5, SeededBits(1))[side.patients], 5, side.public[:2])
 
     assert counts.tolist() == [[0, 4, 0], [0, 4, 0]]
 

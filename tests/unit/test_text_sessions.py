@@ -16,13 +16,15 @@ pytest.importorskip("transformers")
 from session_scenes import SILO, opened, packed, votes
 from tiny_language_model import notes, tiny_model
 
-from coordinator.public_sets import convert
-from silo_agent.home import SiloHome
-from silo_agent.models import LearnerSpec
-from silo_agent.trainer.rehearsal import Rehearsal
-from silo_agent.trainer.session import Keeping, Session, assemble
+from coordinator.public_sets.convert import convert
+from silo_agent.shared.home import SiloHome
+from silo_agent.trainer.check import TrainerChecks
+from silo_agent.trainer.models import LearnerSpec
+from silo_agent.trainer.session import Session, SessionInputs, TaskStorage, assemble
 from silo_agent.trainer.settings import TrainingSettings
 from wire.errors import ConfigurationError
+
+pytestmark = pytest.mark.slow
 
 LABELS = ("airways", "skin", "bones")
 TRUTH = np.resize(np.arange(3), 90)
@@ -95,7 +97,7 @@ def test_a_language_model_votes_learns_from_the_consensus_and_reads_raw_rows_at_
 def test_a_private_labeller_counts_words_while_the_learner_reads_texts(tmp_path: Path) -> None:
     privacy = {"mechanism": {"name": "private_labeller"}, "epsilon": 1000}
     made = session(tmp_path, private([0, 1, 2], 90), privacy=privacy)
-    side = made._private_side(1, None)
+    side = made._silo_round(1, None)
     assert side.private.features.dtype == object
     numbers, public = side.as_numbers()
     assert numbers.features.dtype == public.dtype == np.float32
@@ -113,26 +115,27 @@ def test_an_extractor_sees_numbers_and_leaves_the_learner_its_texts(tmp_path: Pa
             return rows[:, :2]
 
     made = session(tmp_path, private([0, 1, 2]))
-    training = made.learning.training
+    training = made.learner.training
     parameters = {"path": str(tmp_path / "language-model")}
     settings = TrainingSettings(model=LearnerSpec(name="transformers", parameters=parameters))
     assert made.numbers is not None
     whole = assemble(
-        made.definition,
-        settings,
-        training.private,
-        training.public,
-        Keeping(made.folder, made.releasing.ledger, made.releasing.bits),
-        patients=made.learning.patients,
-        unit=made.releasing.scope.unit,
-        known=made.definition.label_space(SILO),
-        extractor=Halves(),  # type: ignore[arg-type]
-        numbers=made.numbers,
+        SessionInputs(
+            definition=made.definition,
+            settings=settings,
+            private=training.private,
+            public=training.public,
+            patients=made.learner.patients,
+            unit=made.releaser.scope.unit,
+            storage=TaskStorage(made.folder, made.releaser.ledger, made.releaser.bits),
+            silo=SILO,
+            extractor=Halves(),  # type: ignore[arg-type]
+            numbers=made.numbers,
+        )
     )
-    assert isinstance(whole, Session)
     assert whole.extracted is not None
     assert whole.extracted.public.shape == (len(TRUTH), 2)
-    assert whole.learning.training.public.dtype == object
+    assert whole.learner.training.public.dtype == object
 
 
 @pytest.fixture
@@ -188,7 +191,7 @@ def test_the_rehearsal_builds_it_and_says_what_it_cannot_read(tmp_path: Path) ->
     def found(public: pd.DataFrame) -> dict[str, str]:
         public.to_parquet(tmp_path / "other.parquet")
         path = convert(tmp_path / "other.parquet", tmp_path / "sets").path
-        findings = Rehearsal(home, path).findings()
+        findings = TrainerChecks(home, path).findings()
         return {finding.name: f"{finding.status} {finding.sentence}" for finding in findings}
 
     fitting = found(pd.DataFrame({"note": notes(TRUTH, 2)}))

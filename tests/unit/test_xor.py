@@ -25,25 +25,27 @@ from mechanism_scenes import (
 )
 from seeded_bits import SeededBits
 
-from silo_agent.privacy.mechanisms.protocol import Sensitivity
-from silo_agent.privacy.mechanisms.theta import (
+from silo_agent.trainer.privacy.mechanisms.protocol import Sensitivity
+from silo_agent.trainer.privacy.mechanisms.theta import (
     FlipTable,
     closed_form,
     flip_table,
     papers_condition,
     scaled_to,
 )
-from silo_agent.privacy.mechanisms.xor import (
+from silo_agent.trainer.privacy.mechanisms.xor import (
     IndependentFlips,
     XorMechanism,
     calibrated_flip,
     flip_at,
 )
-from silo_agent.privacy.settings import SensitivitySettings, XorSettings
+from silo_agent.trainer.privacy.settings import SensitivitySettings, XorSettings
 from wire.ballot import Encoding
 from wire.errors import ConfigurationError
 from wire.privacy.accounting import epsilon
 from wire.privacy.events import Pure, RandomizedResponse
+
+pytestmark = pytest.mark.slow
 
 COUPLED = ((-1.2, 0.3, -0.4), (0.3, -0.8, 0.1), (-0.4, 0.1, -1.5))
 

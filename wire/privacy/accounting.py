@@ -35,6 +35,8 @@ from wire.privacy.events import (
 )
 
 Distribution: TypeAlias = pld.PrivacyLossDistribution
+Noisy: TypeAlias = Gaussian | Laplace | RandomizedResponse | Pure | SampledGaussian
+"""The events that have a cost, and a finite one at some δ."""
 Numbers: TypeAlias = npt.NDArray[np.floating[Any]]
 
 _FINEST: Final = 1e-4
@@ -53,25 +55,31 @@ def epsilon(events: Iterable[Event], delta: float) -> float:
     At δ = 0 that is the sum of the parts, and ∞ as soon as there is Gaussian noise. Answers may depend on
     earlier answers; which events there are and how much noise they have must not.
     """
-    counted = Counter(_merged(events))
-    if not counted:
-        return 0.0
-    if any(isinstance(event, Unprotected) for event in counted):
+    happened = tuple(events)
+    if any(isinstance(event, Unprotected) for event in happened):
         return math.inf
     # The order must not matter, not even in the last digit.
-    parts = sorted(counted.items(), key=lambda part: repr(part[0]))
+    parts = sorted(Counter(_merged(happened)).items(), key=lambda part: repr(part[0]))
+    if not parts:
+        return 0.0
     basic = math.fsum(_pure(event) * times for event, times in parts)
     if delta <= 0:
         return basic
-    if len(parts) == 1 and isinstance(parts[0][0], Gaussian):
-        return _gaussian(parts[0][0], delta)
+    first, _ = parts[0]
+    if len(parts) == 1 and isinstance(first, Gaussian):
+        return _gaussian(first, delta)
+    return min(basic, _by_distribution(parts, delta))
+
+
+def _by_distribution(parts: Sequence[tuple[Noisy, int]], delta: float) -> float:
+    """The ε of the composed privacy loss distribution of events, each with how often it happened."""
     spread = math.fsum(_spread(event, times, delta) for event, times in parts)
     grain = max(spread / _CELLS, min(_FINEST, spread / _FEWEST_CELLS))
     whole = reduce(
         lambda so_far, part: so_far.compose(part, tail_mass_truncation=_TAIL),
         (_distribution(event, times, grain) for event, times in parts),
     )
-    return min(basic, max(_least_epsilon(pmf, delta - _ROUNDOFF) for pmf in _parts(whole)))
+    return max(_least_epsilon(pmf, delta - _ROUNDOFF) for pmf in _parts(whole))
 
 
 def calibrate(
@@ -101,29 +109,33 @@ def calibrate(
     return highest
 
 
-def _merged(events: Iterable[Event]) -> Iterable[Event]:
-    """Gaussian noise composes exactly: all of it together is one answer with less."""
+def _merged(events: Iterable[Event]) -> Iterable[Noisy]:
+    """The events that have a cost. Gaussian noise composes exactly: all of it together is one answer with less."""
     precision = 0.0
     for event in events:
-        if isinstance(event, Gaussian):
-            precision += event.count * (event.sensitivity / event.scale) ** 2
-        elif not isinstance(event, Free):
-            yield event
+        match event:
+            case Gaussian():
+                precision += event.count * (event.sensitivity / event.scale) ** 2
+            case Laplace() | RandomizedResponse() | Pure() | SampledGaussian():
+                yield event
+            case Free() | Unprotected():
+                pass
     if precision:
         yield Gaussian(sensitivity=1.0, scale=1 / math.sqrt(precision))
 
 
-def _pure(event: Event) -> float:
+def _pure(event: Noisy) -> float:
+    """What an event costs at δ = 0."""
     match event:
         case Laplace():
             return event.count * event.sensitivity / event.scale
         case RandomizedResponse() | Pure():
             return event.count * event.epsilon
-        case _:
+        case Gaussian() | SampledGaussian():
             return math.inf
 
 
-def _spread(event: Event, times: int, delta: float) -> float:
+def _spread(event: Noisy, times: int, delta: float) -> float:
     """Roughly the range over which the loss of an event varies, to choose how finely it is kept."""
     reach = math.sqrt(2 * math.log(1 / delta)) + 10
     match event:
@@ -138,12 +150,10 @@ def _spread(event: Event, times: int, delta: float) -> float:
             return min(
                 count * each, count * each * math.tanh(each / 2) + reach * each * math.sqrt(count)
             )
-        case _:
-            return 0.0
 
 
 @lru_cache(maxsize=8)
-def _distribution(event: Event, times: int, grain: float) -> Distribution:
+def _distribution(event: Noisy, times: int, grain: float) -> Distribution:
     match event:
         case Gaussian():
             return pld.from_gaussian_mechanism(
@@ -174,8 +184,6 @@ def _distribution(event: Event, times: int, grain: float) -> Distribution:
                 neighboring_relation=NeighboringRelation.REPLACE_ONE,
             )
             return _composed(single, event.steps * times)
-        case _:
-            raise ValueError(f"{event} has no distribution of its loss")
 
 
 def _gaussian(event: Gaussian, delta: float) -> float:

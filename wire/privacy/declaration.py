@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from enum import StrEnum
-from typing import Annotated, Any, Self
+from collections.abc import Sequence
+from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from wire.consilium.v1 import privacy_pb2
+from wire.enums import WireEnum
 
 MICRO = 10**6
 PICO = 10**12
@@ -18,21 +18,49 @@ _MOST_MICROS = 2**53
 """An ε above this, nine milliards, is declared as none: it bounds nothing, and floats count no further."""
 
 
-class MechanismName(StrEnum):
+class MechanismName(WireEnum):
     """How a ballot was made private."""
 
-    NONE = "none"
-    XOR = "xor"
-    RANDOMIZED_RESPONSE = "randomized_response"
-    TEACHER_VOTES = "teacher_votes"
-    PRIVATE_LABELLER = "private_labeller"
+    NONE = "none", privacy_pb2.MECHANISM_NONE
+    XOR = "xor", privacy_pb2.MECHANISM_XOR
+    RANDOMIZED_RESPONSE = "randomized_response", privacy_pb2.MECHANISM_RANDOMIZED_RESPONSE
+    TEACHER_VOTES = "teacher_votes", privacy_pb2.MECHANISM_TEACHER_VOTES
+    PRIVATE_LABELLER = "private_labeller", privacy_pb2.MECHANISM_PRIVATE_LABELLER
+
+    @property
+    def has_epsilon(self) -> bool:
+        """Whether it bounds what a ballot gives away."""
+        match self:
+            case MechanismName.NONE:
+                return False
+            case (
+                MechanismName.XOR
+                | MechanismName.RANDOMIZED_RESPONSE
+                | MechanismName.TEACHER_VOTES
+                | MechanismName.PRIVATE_LABELLER
+            ):
+                return True
+
+    @property
+    def flips_single_bits(self) -> bool:
+        """Whether its ballots may have any pattern of ones, which only a one-hot ballot can hold."""
+        match self:
+            case MechanismName.XOR:
+                return True
+            case (
+                MechanismName.NONE
+                | MechanismName.RANDOMIZED_RESPONSE
+                | MechanismName.TEACHER_VOTES
+                | MechanismName.PRIVATE_LABELLER
+            ):
+                return False
 
 
-class Unit(StrEnum):
+class Unit(WireEnum):
     """Whose exchange for another must not be noticed."""
 
-    ROW = "row"
-    PATIENT = "patient"
+    ROW = "row", privacy_pb2.UNIT_ROW
+    PATIENT = "patient", privacy_pb2.UNIT_PATIENT
 
 
 class Declaration(BaseModel):
@@ -60,10 +88,10 @@ class Declaration(BaseModel):
         """As the wire carries it: integers only."""
         bounded = self.epsilon * MICRO <= _MOST_MICROS
         return privacy_pb2.PrivacyDeclaration(
-            mechanism=_MECHANISMS[self.mechanism],
+            mechanism=self.mechanism.to_proto(),
             epsilon_micros=math.ceil(round(self.epsilon * MICRO, 3)) if bounded else 0,
             delta_picos=math.ceil(round(self.delta * PICO, 3)),
-            unit=_UNITS[self.unit],
+            unit=self.unit.to_proto(),
             estimate=self.estimate,
             one_if_voted_ppb=round(self.one_if_voted * BILLION),
             one_if_not_ppb=round(self.one_if_not * BILLION),
@@ -76,10 +104,10 @@ class Declaration(BaseModel):
         micros = message.epsilon_micros
         return cls.model_validate(
             {
-                "mechanism": wire_name(_MECHANISMS, message.mechanism),
+                "mechanism": MechanismName.value_of(message.mechanism),
                 "epsilon": micros / MICRO if 0 < micros <= _MOST_MICROS else math.inf,
                 "delta": message.delta_picos / PICO,
-                "unit": wire_name(_UNITS, message.unit),
+                "unit": Unit.value_of(message.unit),
                 "estimate": message.estimate,
                 "one_if_voted": message.one_if_voted_ppb / BILLION,
                 "one_if_not": message.one_if_not_ppb / BILLION,
@@ -126,7 +154,7 @@ class PrivacyDemand(BaseModel):
     def to_proto(self) -> privacy_pb2.PrivacyDemand:
         """As the wire carries it."""
         return privacy_pb2.PrivacyDemand(
-            mechanisms=[_MECHANISMS[name] for name in self.mechanisms],
+            mechanisms=[name.to_proto() for name in self.mechanisms],
             max_epsilon_micros=0 if self.max_epsilon is None else round(self.max_epsilon * MICRO),
             max_delta_picos=round(self.max_delta * PICO),
             accept_estimates=self.accept_estimates,
@@ -139,30 +167,13 @@ class PrivacyDemand(BaseModel):
         epsilon, gamma = message.max_epsilon_micros, message.party_gamma_micros
         return cls.model_validate(
             {
-                "mechanisms": tuple(wire_name(_MECHANISMS, value) for value in message.mechanisms),
+                "mechanisms": tuple(MechanismName.value_of(value) for value in message.mechanisms),
                 "max_epsilon": epsilon / MICRO if epsilon else None,
                 "max_delta": message.max_delta_picos / PICO,
                 "accept_estimates": message.accept_estimates,
                 "party_gamma": gamma / MICRO if gamma else None,
             }
         )
-
-
-_MECHANISMS = {
-    MechanismName.NONE: privacy_pb2.MECHANISM_NONE,
-    MechanismName.XOR: privacy_pb2.MECHANISM_XOR,
-    MechanismName.RANDOMIZED_RESPONSE: privacy_pb2.MECHANISM_RANDOMIZED_RESPONSE,
-    MechanismName.TEACHER_VOTES: privacy_pb2.MECHANISM_TEACHER_VOTES,
-    MechanismName.PRIVATE_LABELLER: privacy_pb2.MECHANISM_PRIVATE_LABELLER,
-}
-_UNITS = {Unit.ROW: privacy_pb2.UNIT_ROW, Unit.PATIENT: privacy_pb2.UNIT_PATIENT}
-
-
-def wire_name(table: Mapping[Any, Any], value: int) -> str:
-    """The name behind a wire value; an unknown one is left for pydantic to refuse by name."""
-    return next(
-        (str(name) for name, known in table.items() if known == value), f"unknown ({value})"
-    )
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -43,7 +43,7 @@ CONSORTIUM = Dashboard(
                     height=4,
                 ),
                 Panel(
-                    "Silos by standing",
+                    "Silos by status",
                     "Invited silos have yet to redeem their token; suspended and revoked ones are refused.",
                     (Query("max by (status) (consilium_silos)", "{{status}}"),),
                     kind="stat",

@@ -152,7 +152,7 @@ class AdminServiceServicer:
     """
 
     def RegisterSilo(self, request, context):
-        """Registers a silo and makes its one-time join token.
+        """Registers a silo and makes its one-time join token. Not idempotent: a repetition finds the silo registered.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -194,7 +194,7 @@ class AdminServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def RegisterAdmin(self, request, context):
-        """Registers a further admin and makes its one-time join token.
+        """Registers a further admin and makes its one-time join token. Not idempotent, like RegisterSilo.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -264,7 +264,7 @@ class AdminServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def PauseTask(self, request, context):
-        """Holds a task: the open round takes no ballots until it is started again.
+        """Holds a task: the open round takes no ballots until it is started again. Not idempotent: a held task cannot be held.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -34,7 +34,7 @@ class AdminServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> AdminServiceAsyncStub: ...
     RegisterSilo: _grpc.UnaryUnaryMultiCallable[_admin_pb2.RegisterSiloRequest, _admin_pb2.RegisterSiloResponse]
-    """Registers a silo and makes its one-time join token."""
+    """Registers a silo and makes its one-time join token. Not idempotent: a repetition finds the silo registered."""
     ListSilos: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListSilosRequest, _admin_pb2.ListSilosResponse]
     """Every silo."""
     GetSilo: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetSiloRequest, _admin_pb2.GetSiloResponse]
@@ -46,7 +46,7 @@ class AdminServiceStub:
     ResumeSilo: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ResumeSiloRequest, _admin_pb2.ResumeSiloResponse]
     """Lets a suspended silo in again."""
     RegisterAdmin: _grpc.UnaryUnaryMultiCallable[_admin_pb2.RegisterAdminRequest, _admin_pb2.RegisterAdminResponse]
-    """Registers a further admin and makes its one-time join token."""
+    """Registers a further admin and makes its one-time join token. Not idempotent, like RegisterSilo."""
     ListAdmins: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListAdminsRequest, _admin_pb2.ListAdminsResponse]
     """Every admin."""
     RevokeAdmin: _grpc.UnaryUnaryMultiCallable[_admin_pb2.RevokeAdminRequest, _admin_pb2.RevokeAdminResponse]
@@ -66,7 +66,7 @@ class AdminServiceStub:
     StartTask: _grpc.UnaryUnaryMultiCallable[_admin_pb2.StartTaskRequest, _admin_pb2.StartTaskResponse]
     """Opens the first round, or goes on where the task was paused."""
     PauseTask: _grpc.UnaryUnaryMultiCallable[_admin_pb2.PauseTaskRequest, _admin_pb2.PauseTaskResponse]
-    """Holds a task: the open round takes no ballots until it is started again."""
+    """Holds a task: the open round takes no ballots until it is started again. Not idempotent: a held task cannot be held."""
     ListTasks: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListTasksRequest, _admin_pb2.ListTasksResponse]
     """Every task."""
     GetTask: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetTaskRequest, _admin_pb2.GetTaskResponse]
@@ -84,7 +84,7 @@ class AdminServiceAsyncStub(AdminServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     RegisterSilo: _aio.UnaryUnaryMultiCallable[_admin_pb2.RegisterSiloRequest, _admin_pb2.RegisterSiloResponse]  # type: ignore[assignment]
-    """Registers a silo and makes its one-time join token."""
+    """Registers a silo and makes its one-time join token. Not idempotent: a repetition finds the silo registered."""
     ListSilos: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListSilosRequest, _admin_pb2.ListSilosResponse]  # type: ignore[assignment]
     """Every silo."""
     GetSilo: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetSiloRequest, _admin_pb2.GetSiloResponse]  # type: ignore[assignment]
@@ -96,7 +96,7 @@ class AdminServiceAsyncStub(AdminServiceStub):
     ResumeSilo: _aio.UnaryUnaryMultiCallable[_admin_pb2.ResumeSiloRequest, _admin_pb2.ResumeSiloResponse]  # type: ignore[assignment]
     """Lets a suspended silo in again."""
     RegisterAdmin: _aio.UnaryUnaryMultiCallable[_admin_pb2.RegisterAdminRequest, _admin_pb2.RegisterAdminResponse]  # type: ignore[assignment]
-    """Registers a further admin and makes its one-time join token."""
+    """Registers a further admin and makes its one-time join token. Not idempotent, like RegisterSilo."""
     ListAdmins: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListAdminsRequest, _admin_pb2.ListAdminsResponse]  # type: ignore[assignment]
     """Every admin."""
     RevokeAdmin: _aio.UnaryUnaryMultiCallable[_admin_pb2.RevokeAdminRequest, _admin_pb2.RevokeAdminResponse]  # type: ignore[assignment]
@@ -116,7 +116,7 @@ class AdminServiceAsyncStub(AdminServiceStub):
     StartTask: _aio.UnaryUnaryMultiCallable[_admin_pb2.StartTaskRequest, _admin_pb2.StartTaskResponse]  # type: ignore[assignment]
     """Opens the first round, or goes on where the task was paused."""
     PauseTask: _aio.UnaryUnaryMultiCallable[_admin_pb2.PauseTaskRequest, _admin_pb2.PauseTaskResponse]  # type: ignore[assignment]
-    """Holds a task: the open round takes no ballots until it is started again."""
+    """Holds a task: the open round takes no ballots until it is started again. Not idempotent: a held task cannot be held."""
     ListTasks: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListTasksRequest, _admin_pb2.ListTasksResponse]  # type: ignore[assignment]
     """Every task."""
     GetTask: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetTaskRequest, _admin_pb2.GetTaskResponse]  # type: ignore[assignment]
@@ -137,7 +137,7 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.RegisterSiloRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.RegisterSiloResponse, _abc.Awaitable[_admin_pb2.RegisterSiloResponse]]:
-        """Registers a silo and makes its one-time join token."""
+        """Registers a silo and makes its one-time join token. Not idempotent: a repetition finds the silo registered."""
 
     @_abc_1.abstractmethod
     def ListSilos(
@@ -185,7 +185,7 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.RegisterAdminRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.RegisterAdminResponse, _abc.Awaitable[_admin_pb2.RegisterAdminResponse]]:
-        """Registers a further admin and makes its one-time join token."""
+        """Registers a further admin and makes its one-time join token. Not idempotent, like RegisterSilo."""
 
     @_abc_1.abstractmethod
     def ListAdmins(
@@ -265,7 +265,7 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.PauseTaskRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.PauseTaskResponse, _abc.Awaitable[_admin_pb2.PauseTaskResponse]]:
-        """Holds a task: the open round takes no ballots until it is started again."""
+        """Holds a task: the open round takes no ballots until it is started again. Not idempotent: a held task cannot be held."""
 
     @_abc_1.abstractmethod
     def ListTasks(

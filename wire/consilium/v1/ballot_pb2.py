@@ -22,23 +22,46 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from wire.consilium.v1 import bounds_pb2 as consilium_dot_v1_dot_bounds__pb2
 from wire.consilium.v1 import privacy_pb2 as consilium_dot_v1_dot_privacy__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19\x63onsilium/v1/ballot.proto\x12\x0c\x63onsilium.v1\x1a\x1a\x63onsilium/v1/privacy.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xdb\x01\n\x0c\x42\x61llotHeader\x12\x0c\n\x04task\x18\x01 \x01(\t\x12\x13\n\x0btask_digest\x18\x02 \x01(\t\x12\r\n\x05round\x18\x03 \x01(\r\x12(\n\x08\x65ncoding\x18\x04 \x01(\x0e\x32\x16.consilium.v1.Encoding\x12\x12\n\nsize_bytes\x18\x05 \x01(\x04\x12\x0e\n\x06\x64igest\x18\x06 \x01(\t\x12\x31\n\x07privacy\x18\x07 \x01(\x0b\x32 .consilium.v1.PrivacyDeclaration\x12\x18\n\x10\x63onsensuses_seen\x18\x08 \x03(\t\"\xae\x01\n\x07Receipt\x12\x0c\n\x04task\x18\x01 \x01(\t\x12\r\n\x05round\x18\x02 \x01(\r\x12\x0c\n\x04silo\x18\x03 \x01(\t\x12\x0e\n\x06\x64igest\x18\x04 \x01(\t\x12/\n\x0b\x61\x63\x63\x65pted_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x14\n\x0c\x61lready_held\x18\x06 \x01(\x08\x12\x0e\n\x06signer\x18\x07 \x01(\t\x12\x11\n\tsignature\x18\x08 \x01(\x0c\"\x91\x01\n\x0f\x43onsensusHeader\x12\x0c\n\x04task\x18\x01 \x01(\t\x12\r\n\x05round\x18\x02 \x01(\r\x12\x12\n\nsize_bytes\x18\x03 \x01(\x04\x12\x0e\n\x06\x64igest\x18\x04 \x01(\t\x12\x14\n\x0c\x63hanged_rows\x18\x05 \x01(\x04\x12\x16\n\x0e\x61\x62stained_rows\x18\x06 \x01(\x04\x12\x0f\n\x07\x62\x61llots\x18\x07 \x01(\r*c\n\x08\x45ncoding\x12\x18\n\x14\x45NCODING_UNSPECIFIED\x10\x00\x12\x14\n\x10\x45NCODING_ONE_HOT\x10\x01\x12\x12\n\x0e\x45NCODING_INDEX\x10\x02\x12\x13\n\x0f\x45NCODING_SCORED\x10\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19\x63onsilium/v1/ballot.proto\x12\x0c\x63onsilium.v1\x1a\x19\x63onsilium/v1/bounds.proto\x1a\x1a\x63onsilium/v1/privacy.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xf7\x01\n\x0c\x42\x61llotHeader\x12\x12\n\x04task\x18\x01 \x01(\tB\x04\x88\xb5\x18?\x12\x19\n\x0btask_digest\x18\x02 \x01(\tB\x04\x88\xb5\x18@\x12\r\n\x05round\x18\x03 \x01(\r\x12(\n\x08\x65ncoding\x18\x04 \x01(\x0e\x32\x16.consilium.v1.Encoding\x12\x12\n\nsize_bytes\x18\x05 \x01(\x04\x12\x14\n\x06\x64igest\x18\x06 \x01(\tB\x04\x88\xb5\x18@\x12\x31\n\x07privacy\x18\x07 \x01(\x0b\x32 .consilium.v1.PrivacyDeclaration\x12\"\n\x10\x63onsensuses_seen\x18\x08 \x03(\tB\x08\x88\xb5\x18@\x90\xb5\x18\x10\"\xcd\x01\n\x07Receipt\x12\x12\n\x04task\x18\x01 \x01(\tB\x04\x88\xb5\x18?\x12\r\n\x05round\x18\x02 \x01(\r\x12\x12\n\x04silo\x18\x03 \x01(\tB\x04\x88\xb5\x18?\x12\x14\n\x06\x64igest\x18\x04 \x01(\tB\x04\x88\xb5\x18@\x12/\n\x0b\x61\x63\x63\x65pted_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x14\n\x0c\x61lready_held\x18\x06 \x01(\x08\x12\x14\n\x06signer\x18\x07 \x01(\tB\x04\x88\xb5\x18@\x12\x18\n\tsignature\x18\x08 \x01(\x0c\x42\x05\x88\xb5\x18\xa0\x01\"\x9d\x01\n\x0f\x43onsensusHeader\x12\x12\n\x04task\x18\x01 \x01(\tB\x04\x88\xb5\x18?\x12\r\n\x05round\x18\x02 \x01(\r\x12\x12\n\nsize_bytes\x18\x03 \x01(\x04\x12\x14\n\x06\x64igest\x18\x04 \x01(\tB\x04\x88\xb5\x18@\x12\x14\n\x0c\x63hanged_rows\x18\x05 \x01(\x04\x12\x16\n\x0e\x61\x62stained_rows\x18\x06 \x01(\x04\x12\x0f\n\x07\x62\x61llots\x18\x07 \x01(\r*c\n\x08\x45ncoding\x12\x18\n\x14\x45NCODING_UNSPECIFIED\x10\x00\x12\x14\n\x10\x45NCODING_ONE_HOT\x10\x01\x12\x12\n\x0e\x45NCODING_INDEX\x10\x02\x12\x13\n\x0f\x45NCODING_SCORED\x10\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'consilium.v1.ballot_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_ENCODING']._serialized_start=651
-  _globals['_ENCODING']._serialized_end=750
-  _globals['_BALLOTHEADER']._serialized_start=105
-  _globals['_BALLOTHEADER']._serialized_end=324
-  _globals['_RECEIPT']._serialized_start=327
-  _globals['_RECEIPT']._serialized_end=501
-  _globals['_CONSENSUSHEADER']._serialized_start=504
-  _globals['_CONSENSUSHEADER']._serialized_end=649
+  _globals['_BALLOTHEADER'].fields_by_name['task']._loaded_options = None
+  _globals['_BALLOTHEADER'].fields_by_name['task']._serialized_options = b'\210\265\030?'
+  _globals['_BALLOTHEADER'].fields_by_name['task_digest']._loaded_options = None
+  _globals['_BALLOTHEADER'].fields_by_name['task_digest']._serialized_options = b'\210\265\030@'
+  _globals['_BALLOTHEADER'].fields_by_name['digest']._loaded_options = None
+  _globals['_BALLOTHEADER'].fields_by_name['digest']._serialized_options = b'\210\265\030@'
+  _globals['_BALLOTHEADER'].fields_by_name['consensuses_seen']._loaded_options = None
+  _globals['_BALLOTHEADER'].fields_by_name['consensuses_seen']._serialized_options = b'\210\265\030@\220\265\030\020'
+  _globals['_RECEIPT'].fields_by_name['task']._loaded_options = None
+  _globals['_RECEIPT'].fields_by_name['task']._serialized_options = b'\210\265\030?'
+  _globals['_RECEIPT'].fields_by_name['silo']._loaded_options = None
+  _globals['_RECEIPT'].fields_by_name['silo']._serialized_options = b'\210\265\030?'
+  _globals['_RECEIPT'].fields_by_name['digest']._loaded_options = None
+  _globals['_RECEIPT'].fields_by_name['digest']._serialized_options = b'\210\265\030@'
+  _globals['_RECEIPT'].fields_by_name['signer']._loaded_options = None
+  _globals['_RECEIPT'].fields_by_name['signer']._serialized_options = b'\210\265\030@'
+  _globals['_RECEIPT'].fields_by_name['signature']._loaded_options = None
+  _globals['_RECEIPT'].fields_by_name['signature']._serialized_options = b'\210\265\030\240\001'
+  _globals['_CONSENSUSHEADER'].fields_by_name['task']._loaded_options = None
+  _globals['_CONSENSUSHEADER'].fields_by_name['task']._serialized_options = b'\210\265\030?'
+  _globals['_CONSENSUSHEADER'].fields_by_name['digest']._loaded_options = None
+  _globals['_CONSENSUSHEADER'].fields_by_name['digest']._serialized_options = b'\210\265\030@'
+  _globals['_ENCODING']._serialized_start=749
+  _globals['_ENCODING']._serialized_end=848
+  _globals['_BALLOTHEADER']._serialized_start=132
+  _globals['_BALLOTHEADER']._serialized_end=379
+  _globals['_RECEIPT']._serialized_start=382
+  _globals['_RECEIPT']._serialized_end=587
+  _globals['_CONSENSUSHEADER']._serialized_start=590
+  _globals['_CONSENSUSHEADER']._serialized_end=747
 # @@protoc_insertion_point(module_scope)

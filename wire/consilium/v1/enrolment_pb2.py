@@ -22,21 +22,40 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from wire.consilium.v1 import bounds_pb2 as consilium_dot_v1_dot_bounds__pb2
 from wire.consilium.v1 import identity_pb2 as consilium_dot_v1_dot_identity__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x63onsilium/v1/enrolment.proto\x12\x0c\x63onsilium.v1\x1a\x1b\x63onsilium/v1/identity.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"W\n\x0c\x45nrolRequest\x12\x10\n\x08token_id\x18\x01 \x01(\t\x12\x14\n\x0ctoken_secret\x18\x02 \x01(\t\x12\x1f\n\x17\x63\x65rtificate_request_pem\x18\x03 \x01(\t\"\xd8\x01\n\rEnrolResponse\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\nconsortium\x18\x02 \x01(\t\x12\x17\n\x0f\x63\x65rtificate_pem\x18\x03 \x01(\t\x12\x17\n\x0f\x61uthorities_pem\x18\x04 \x01(\t\x12\x1b\n\x13\x63oordinator_address\x18\x05 \x01(\t\x12.\n\nexpires_at\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12&\n\x04role\x18\x07 \x01(\x0e\x32\x18.consilium.v1.MemberRole2T\n\x10\x45nrolmentService\x12@\n\x05\x45nrol\x12\x1a.consilium.v1.EnrolRequest\x1a\x1b.consilium.v1.EnrolResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x63onsilium/v1/enrolment.proto\x12\x0c\x63onsilium.v1\x1a\x19\x63onsilium/v1/bounds.proto\x1a\x1b\x63onsilium/v1/identity.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"j\n\x0c\x45nrolRequest\x12\x16\n\x08token_id\x18\x01 \x01(\tB\x04\x88\xb5\x18@\x12\x1a\n\x0ctoken_secret\x18\x02 \x01(\tB\x04\x88\xb5\x18@\x12&\n\x17\x63\x65rtificate_request_pem\x18\x03 \x01(\tB\x05\x88\xb5\x18\x80@\"\xfb\x01\n\rEnrolResponse\x12\x12\n\x04name\x18\x01 \x01(\tB\x04\x88\xb5\x18?\x12\x18\n\nconsortium\x18\x02 \x01(\tB\x04\x88\xb5\x18?\x12\x1f\n\x0f\x63\x65rtificate_pem\x18\x03 \x01(\tB\x06\x88\xb5\x18\x80\x80\x02\x12\x1f\n\x0f\x61uthorities_pem\x18\x04 \x01(\tB\x06\x88\xb5\x18\x80\x80\x04\x12\"\n\x13\x63oordinator_address\x18\x05 \x01(\tB\x05\x88\xb5\x18\xac\x02\x12.\n\nexpires_at\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12&\n\x04role\x18\x07 \x01(\x0e\x32\x18.consilium.v1.MemberRole2Y\n\x10\x45nrolmentService\x12\x45\n\x05\x45nrol\x12\x1a.consilium.v1.EnrolRequest\x1a\x1b.consilium.v1.EnrolResponse\"\x03\x90\x02\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'consilium.v1.enrolment_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_ENROLREQUEST']._serialized_start=108
-  _globals['_ENROLREQUEST']._serialized_end=195
-  _globals['_ENROLRESPONSE']._serialized_start=198
-  _globals['_ENROLRESPONSE']._serialized_end=414
-  _globals['_ENROLMENTSERVICE']._serialized_start=416
-  _globals['_ENROLMENTSERVICE']._serialized_end=500
+  _globals['_ENROLREQUEST'].fields_by_name['token_id']._loaded_options = None
+  _globals['_ENROLREQUEST'].fields_by_name['token_id']._serialized_options = b'\210\265\030@'
+  _globals['_ENROLREQUEST'].fields_by_name['token_secret']._loaded_options = None
+  _globals['_ENROLREQUEST'].fields_by_name['token_secret']._serialized_options = b'\210\265\030@'
+  _globals['_ENROLREQUEST'].fields_by_name['certificate_request_pem']._loaded_options = None
+  _globals['_ENROLREQUEST'].fields_by_name['certificate_request_pem']._serialized_options = b'\210\265\030\200@'
+  _globals['_ENROLRESPONSE'].fields_by_name['name']._loaded_options = None
+  _globals['_ENROLRESPONSE'].fields_by_name['name']._serialized_options = b'\210\265\030?'
+  _globals['_ENROLRESPONSE'].fields_by_name['consortium']._loaded_options = None
+  _globals['_ENROLRESPONSE'].fields_by_name['consortium']._serialized_options = b'\210\265\030?'
+  _globals['_ENROLRESPONSE'].fields_by_name['certificate_pem']._loaded_options = None
+  _globals['_ENROLRESPONSE'].fields_by_name['certificate_pem']._serialized_options = b'\210\265\030\200\200\002'
+  _globals['_ENROLRESPONSE'].fields_by_name['authorities_pem']._loaded_options = None
+  _globals['_ENROLRESPONSE'].fields_by_name['authorities_pem']._serialized_options = b'\210\265\030\200\200\004'
+  _globals['_ENROLRESPONSE'].fields_by_name['coordinator_address']._loaded_options = None
+  _globals['_ENROLRESPONSE'].fields_by_name['coordinator_address']._serialized_options = b'\210\265\030\254\002'
+  _globals['_ENROLMENTSERVICE'].methods_by_name['Enrol']._loaded_options = None
+  _globals['_ENROLMENTSERVICE'].methods_by_name['Enrol']._serialized_options = b'\220\002\002'
+  _globals['_ENROLREQUEST']._serialized_start=135
+  _globals['_ENROLREQUEST']._serialized_end=241
+  _globals['_ENROLRESPONSE']._serialized_start=244
+  _globals['_ENROLRESPONSE']._serialized_end=495
+  _globals['_ENROLMENTSERVICE']._serialized_start=497
+  _globals['_ENROLMENTSERVICE']._serialized_end=586
 # @@protoc_insertion_point(module_scope)

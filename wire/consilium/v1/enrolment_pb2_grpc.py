@@ -47,7 +47,7 @@ class EnrolmentServiceServicer:
     """
 
     def Enrol(self, request, context):
-        """Redeems a join token. The private key never leaves the hospital; only its request is sent.
+        """Redeems a join token. The private key never leaves the hospital; only its request is sent. Idempotent by key.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

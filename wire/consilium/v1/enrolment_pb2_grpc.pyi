@@ -34,7 +34,7 @@ class EnrolmentServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> EnrolmentServiceAsyncStub: ...
     Enrol: _grpc.UnaryUnaryMultiCallable[_enrolment_pb2.EnrolRequest, _enrolment_pb2.EnrolResponse]
-    """Redeems a join token. The private key never leaves the hospital; only its request is sent."""
+    """Redeems a join token. The private key never leaves the hospital; only its request is sent. Idempotent by key."""
 
 @_typing.type_check_only
 class EnrolmentServiceAsyncStub(EnrolmentServiceStub):
@@ -42,7 +42,7 @@ class EnrolmentServiceAsyncStub(EnrolmentServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Enrol: _aio.UnaryUnaryMultiCallable[_enrolment_pb2.EnrolRequest, _enrolment_pb2.EnrolResponse]  # type: ignore[assignment]
-    """Redeems a join token. The private key never leaves the hospital; only its request is sent."""
+    """Redeems a join token. The private key never leaves the hospital; only its request is sent. Idempotent by key."""
 
 class EnrolmentServiceServicer(metaclass=_abc_1.ABCMeta):
     """Signs the certificate request of a member that holds a valid join token."""
@@ -53,6 +53,6 @@ class EnrolmentServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _enrolment_pb2.EnrolRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_enrolment_pb2.EnrolResponse, _abc.Awaitable[_enrolment_pb2.EnrolResponse]]:
-        """Redeems a join token. The private key never leaves the hospital; only its request is sent."""
+        """Redeems a join token. The private key never leaves the hospital; only its request is sent. Idempotent by key."""
 
 def add_EnrolmentServiceServicer_to_server(servicer: EnrolmentServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -22,30 +22,55 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from wire.consilium.v1 import bounds_pb2 as consilium_dot_v1_dot_bounds__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1b\x63onsilium/v1/identity.proto\x12\x0c\x63onsilium.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"/\n\x0cRenewRequest\x12\x1f\n\x17\x63\x65rtificate_request_pem\x18\x01 \x01(\t\"q\n\rRenewResponse\x12\x17\n\x0f\x63\x65rtificate_pem\x18\x01 \x01(\t\x12\x17\n\x0f\x61uthorities_pem\x18\x02 \x01(\t\x12.\n\nexpires_at\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\'\n\x10GetSignerRequest\x12\x13\n\x0b\x66ingerprint\x18\x01 \x01(\t\",\n\x11GetSignerResponse\x12\x17\n\x0f\x63\x65rtificate_pem\x18\x01 \x01(\t\"\x0f\n\rWhoAmIRequest\"\xf4\x01\n\x0eWhoAmIResponse\x12\x12\n\nconsortium\x18\x01 \x01(\t\x12&\n\x04role\x18\x02 \x01(\x0e\x32\x18.consilium.v1.MemberRole\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x1b\n\x13\x63oordinator_version\x18\x04 \x01(\t\x12\x17\n\x0foldest_protocol\x18\x05 \x01(\r\x12\x17\n\x0fnewest_protocol\x18\x06 \x01(\r\x12\x34\n\x10\x63oordinator_time\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x13\n\x0bpublic_sets\x18\x08 \x03(\t*V\n\nMemberRole\x12\x1b\n\x17MEMBER_ROLE_UNSPECIFIED\x10\x00\x12\x14\n\x10MEMBER_ROLE_SILO\x10\x01\x12\x15\n\x11MEMBER_ROLE_ADMIN\x10\x02\x32\xe6\x01\n\x0fIdentityService\x12@\n\x05Renew\x12\x1a.consilium.v1.RenewRequest\x1a\x1b.consilium.v1.RenewResponse\x12L\n\tGetSigner\x12\x1e.consilium.v1.GetSignerRequest\x1a\x1f.consilium.v1.GetSignerResponse\x12\x43\n\x06WhoAmI\x12\x1b.consilium.v1.WhoAmIRequest\x1a\x1c.consilium.v1.WhoAmIResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1b\x63onsilium/v1/identity.proto\x12\x0c\x63onsilium.v1\x1a\x19\x63onsilium/v1/bounds.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"6\n\x0cRenewRequest\x12&\n\x17\x63\x65rtificate_request_pem\x18\x01 \x01(\tB\x05\x88\xb5\x18\x80@\"\x81\x01\n\rRenewResponse\x12\x1f\n\x0f\x63\x65rtificate_pem\x18\x01 \x01(\tB\x06\x88\xb5\x18\x80\x80\x02\x12\x1f\n\x0f\x61uthorities_pem\x18\x02 \x01(\tB\x06\x88\xb5\x18\x80\x80\x04\x12.\n\nexpires_at\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"-\n\x10GetSignerRequest\x12\x19\n\x0b\x66ingerprint\x18\x01 \x01(\tB\x04\x88\xb5\x18@\"4\n\x11GetSignerResponse\x12\x1f\n\x0f\x63\x65rtificate_pem\x18\x01 \x01(\tB\x06\x88\xb5\x18\x80\x80\x02\"\x0f\n\rWhoAmIRequest\"\x92\x02\n\x0eWhoAmIResponse\x12\x18\n\nconsortium\x18\x01 \x01(\tB\x04\x88\xb5\x18?\x12&\n\x04role\x18\x02 \x01(\x0e\x32\x18.consilium.v1.MemberRole\x12\x12\n\x04name\x18\x03 \x01(\tB\x04\x88\xb5\x18?\x12!\n\x13\x63oordinator_version\x18\x04 \x01(\tB\x04\x88\xb5\x18@\x12\x17\n\x0foldest_protocol\x18\x05 \x01(\r\x12\x17\n\x0fnewest_protocol\x18\x06 \x01(\r\x12\x34\n\x10\x63oordinator_time\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x1f\n\x0bpublic_sets\x18\x08 \x03(\tB\n\x88\xb5\x18@\x90\xb5\x18\x80\x80\x04*V\n\nMemberRole\x12\x1b\n\x17MEMBER_ROLE_UNSPECIFIED\x10\x00\x12\x14\n\x10MEMBER_ROLE_SILO\x10\x01\x12\x15\n\x11MEMBER_ROLE_ADMIN\x10\x02\x32\xf5\x01\n\x0fIdentityService\x12\x45\n\x05Renew\x12\x1a.consilium.v1.RenewRequest\x1a\x1b.consilium.v1.RenewResponse\"\x03\x90\x02\x02\x12Q\n\tGetSigner\x12\x1e.consilium.v1.GetSignerRequest\x1a\x1f.consilium.v1.GetSignerResponse\"\x03\x90\x02\x01\x12H\n\x06WhoAmI\x12\x1b.consilium.v1.WhoAmIRequest\x1a\x1c.consilium.v1.WhoAmIResponse\"\x03\x90\x02\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'consilium.v1.identity_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_MEMBERROLE']._serialized_start=593
-  _globals['_MEMBERROLE']._serialized_end=679
-  _globals['_RENEWREQUEST']._serialized_start=78
-  _globals['_RENEWREQUEST']._serialized_end=125
-  _globals['_RENEWRESPONSE']._serialized_start=127
-  _globals['_RENEWRESPONSE']._serialized_end=240
-  _globals['_GETSIGNERREQUEST']._serialized_start=242
-  _globals['_GETSIGNERREQUEST']._serialized_end=281
-  _globals['_GETSIGNERRESPONSE']._serialized_start=283
-  _globals['_GETSIGNERRESPONSE']._serialized_end=327
-  _globals['_WHOAMIREQUEST']._serialized_start=329
-  _globals['_WHOAMIREQUEST']._serialized_end=344
-  _globals['_WHOAMIRESPONSE']._serialized_start=347
-  _globals['_WHOAMIRESPONSE']._serialized_end=591
-  _globals['_IDENTITYSERVICE']._serialized_start=682
-  _globals['_IDENTITYSERVICE']._serialized_end=912
+  _globals['_RENEWREQUEST'].fields_by_name['certificate_request_pem']._loaded_options = None
+  _globals['_RENEWREQUEST'].fields_by_name['certificate_request_pem']._serialized_options = b'\210\265\030\200@'
+  _globals['_RENEWRESPONSE'].fields_by_name['certificate_pem']._loaded_options = None
+  _globals['_RENEWRESPONSE'].fields_by_name['certificate_pem']._serialized_options = b'\210\265\030\200\200\002'
+  _globals['_RENEWRESPONSE'].fields_by_name['authorities_pem']._loaded_options = None
+  _globals['_RENEWRESPONSE'].fields_by_name['authorities_pem']._serialized_options = b'\210\265\030\200\200\004'
+  _globals['_GETSIGNERREQUEST'].fields_by_name['fingerprint']._loaded_options = None
+  _globals['_GETSIGNERREQUEST'].fields_by_name['fingerprint']._serialized_options = b'\210\265\030@'
+  _globals['_GETSIGNERRESPONSE'].fields_by_name['certificate_pem']._loaded_options = None
+  _globals['_GETSIGNERRESPONSE'].fields_by_name['certificate_pem']._serialized_options = b'\210\265\030\200\200\002'
+  _globals['_WHOAMIRESPONSE'].fields_by_name['consortium']._loaded_options = None
+  _globals['_WHOAMIRESPONSE'].fields_by_name['consortium']._serialized_options = b'\210\265\030?'
+  _globals['_WHOAMIRESPONSE'].fields_by_name['name']._loaded_options = None
+  _globals['_WHOAMIRESPONSE'].fields_by_name['name']._serialized_options = b'\210\265\030?'
+  _globals['_WHOAMIRESPONSE'].fields_by_name['coordinator_version']._loaded_options = None
+  _globals['_WHOAMIRESPONSE'].fields_by_name['coordinator_version']._serialized_options = b'\210\265\030@'
+  _globals['_WHOAMIRESPONSE'].fields_by_name['public_sets']._loaded_options = None
+  _globals['_WHOAMIRESPONSE'].fields_by_name['public_sets']._serialized_options = b'\210\265\030@\220\265\030\200\200\004'
+  _globals['_IDENTITYSERVICE'].methods_by_name['Renew']._loaded_options = None
+  _globals['_IDENTITYSERVICE'].methods_by_name['Renew']._serialized_options = b'\220\002\002'
+  _globals['_IDENTITYSERVICE'].methods_by_name['GetSigner']._loaded_options = None
+  _globals['_IDENTITYSERVICE'].methods_by_name['GetSigner']._serialized_options = b'\220\002\001'
+  _globals['_IDENTITYSERVICE'].methods_by_name['WhoAmI']._loaded_options = None
+  _globals['_IDENTITYSERVICE'].methods_by_name['WhoAmI']._serialized_options = b'\220\002\001'
+  _globals['_MEMBERROLE']._serialized_start=688
+  _globals['_MEMBERROLE']._serialized_end=774
+  _globals['_RENEWREQUEST']._serialized_start=105
+  _globals['_RENEWREQUEST']._serialized_end=159
+  _globals['_RENEWRESPONSE']._serialized_start=162
+  _globals['_RENEWRESPONSE']._serialized_end=291
+  _globals['_GETSIGNERREQUEST']._serialized_start=293
+  _globals['_GETSIGNERREQUEST']._serialized_end=338
+  _globals['_GETSIGNERRESPONSE']._serialized_start=340
+  _globals['_GETSIGNERRESPONSE']._serialized_end=392
+  _globals['_WHOAMIREQUEST']._serialized_start=394
+  _globals['_WHOAMIREQUEST']._serialized_end=409
+  _globals['_WHOAMIRESPONSE']._serialized_start=412
+  _globals['_WHOAMIRESPONSE']._serialized_end=686
+  _globals['_IDENTITYSERVICE']._serialized_start=777
+  _globals['_IDENTITYSERVICE']._serialized_end=1022
 # @@protoc_insertion_point(module_scope)

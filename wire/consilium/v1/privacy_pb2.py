@@ -22,21 +22,24 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from wire.consilium.v1 import bounds_pb2 as consilium_dot_v1_dot_bounds__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1a\x63onsilium/v1/privacy.proto\x12\x0c\x63onsilium.v1\"\xfb\x01\n\x12PrivacyDeclaration\x12*\n\tmechanism\x18\x01 \x01(\x0e\x32\x17.consilium.v1.Mechanism\x12\x16\n\x0e\x65psilon_micros\x18\x02 \x01(\x04\x12\x13\n\x0b\x64\x65lta_picos\x18\x03 \x01(\x04\x12 \n\x04unit\x18\x04 \x01(\x0e\x32\x12.consilium.v1.Unit\x12\x10\n\x08\x65stimate\x18\x05 \x01(\x08\x12\x18\n\x10one_if_voted_ppb\x18\x06 \x01(\r\x12\x16\n\x0eone_if_not_ppb\x18\x07 \x01(\r\x12\x17\n\nunits_log2\x18\x08 \x01(\rH\x00\x88\x01\x01\x42\r\n\x0b_units_log2\"\xa7\x01\n\rPrivacyDemand\x12+\n\nmechanisms\x18\x01 \x03(\x0e\x32\x17.consilium.v1.Mechanism\x12\x1a\n\x12max_epsilon_micros\x18\x02 \x01(\x04\x12\x17\n\x0fmax_delta_picos\x18\x03 \x01(\x04\x12\x18\n\x10\x61\x63\x63\x65pt_estimates\x18\x04 \x01(\x08\x12\x1a\n\x12party_gamma_micros\x18\x05 \x01(\x04*\xad\x01\n\tMechanism\x12\x19\n\x15MECHANISM_UNSPECIFIED\x10\x00\x12\x12\n\x0eMECHANISM_NONE\x10\x01\x12\x11\n\rMECHANISM_XOR\x10\x02\x12!\n\x1dMECHANISM_RANDOMIZED_RESPONSE\x10\x03\x12\x1b\n\x17MECHANISM_TEACHER_VOTES\x10\x04\x12\x1e\n\x1aMECHANISM_PRIVATE_LABELLER\x10\x05*<\n\x04Unit\x12\x14\n\x10UNIT_UNSPECIFIED\x10\x00\x12\x0c\n\x08UNIT_ROW\x10\x01\x12\x10\n\x0cUNIT_PATIENT\x10\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1a\x63onsilium/v1/privacy.proto\x12\x0c\x63onsilium.v1\x1a\x19\x63onsilium/v1/bounds.proto\"\xfb\x01\n\x12PrivacyDeclaration\x12*\n\tmechanism\x18\x01 \x01(\x0e\x32\x17.consilium.v1.Mechanism\x12\x16\n\x0e\x65psilon_micros\x18\x02 \x01(\x04\x12\x13\n\x0b\x64\x65lta_picos\x18\x03 \x01(\x04\x12 \n\x04unit\x18\x04 \x01(\x0e\x32\x12.consilium.v1.Unit\x12\x10\n\x08\x65stimate\x18\x05 \x01(\x08\x12\x18\n\x10one_if_voted_ppb\x18\x06 \x01(\r\x12\x16\n\x0eone_if_not_ppb\x18\x07 \x01(\r\x12\x17\n\nunits_log2\x18\x08 \x01(\rH\x00\x88\x01\x01\x42\r\n\x0b_units_log2\"\xad\x01\n\rPrivacyDemand\x12\x31\n\nmechanisms\x18\x01 \x03(\x0e\x32\x17.consilium.v1.MechanismB\x04\x90\xb5\x18\x10\x12\x1a\n\x12max_epsilon_micros\x18\x02 \x01(\x04\x12\x17\n\x0fmax_delta_picos\x18\x03 \x01(\x04\x12\x18\n\x10\x61\x63\x63\x65pt_estimates\x18\x04 \x01(\x08\x12\x1a\n\x12party_gamma_micros\x18\x05 \x01(\x04*\xad\x01\n\tMechanism\x12\x19\n\x15MECHANISM_UNSPECIFIED\x10\x00\x12\x12\n\x0eMECHANISM_NONE\x10\x01\x12\x11\n\rMECHANISM_XOR\x10\x02\x12!\n\x1dMECHANISM_RANDOMIZED_RESPONSE\x10\x03\x12\x1b\n\x17MECHANISM_TEACHER_VOTES\x10\x04\x12\x1e\n\x1aMECHANISM_PRIVATE_LABELLER\x10\x05*<\n\x04Unit\x12\x14\n\x10UNIT_UNSPECIFIED\x10\x00\x12\x0c\n\x08UNIT_ROW\x10\x01\x12\x10\n\x0cUNIT_PATIENT\x10\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'consilium.v1.privacy_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_MECHANISM']._serialized_start=469
-  _globals['_MECHANISM']._serialized_end=642
-  _globals['_UNIT']._serialized_start=644
-  _globals['_UNIT']._serialized_end=704
-  _globals['_PRIVACYDECLARATION']._serialized_start=45
-  _globals['_PRIVACYDECLARATION']._serialized_end=296
-  _globals['_PRIVACYDEMAND']._serialized_start=299
-  _globals['_PRIVACYDEMAND']._serialized_end=466
+  _globals['_PRIVACYDEMAND'].fields_by_name['mechanisms']._loaded_options = None
+  _globals['_PRIVACYDEMAND'].fields_by_name['mechanisms']._serialized_options = b'\220\265\030\020'
+  _globals['_MECHANISM']._serialized_start=502
+  _globals['_MECHANISM']._serialized_end=675
+  _globals['_UNIT']._serialized_start=677
+  _globals['_UNIT']._serialized_end=737
+  _globals['_PRIVACYDECLARATION']._serialized_start=72
+  _globals['_PRIVACYDECLARATION']._serialized_end=323
+  _globals['_PRIVACYDEMAND']._serialized_start=326
+  _globals['_PRIVACYDEMAND']._serialized_end=499
 # @@protoc_insertion_point(module_scope)

@@ -23,44 +23,73 @@ _sym_db = _symbol_database.Default()
 
 
 from wire.consilium.v1 import ballot_pb2 as consilium_dot_v1_dot_ballot__pb2
+from wire.consilium.v1 import bounds_pb2 as consilium_dot_v1_dot_bounds__pb2
 from wire.consilium.v1 import task_pb2 as consilium_dot_v1_dot_task__pb2
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19\x63onsilium/v1/rounds.proto\x12\x0c\x63onsilium.v1\x1a\x19\x63onsilium/v1/ballot.proto\x1a\x17\x63onsilium/v1/task.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"O\n\x0cWatchRequest\x12\x10\n\x08instance\x18\x01 \x01(\t\x12\x16\n\x0e\x61\x66ter_revision\x18\x02 \x01(\x04\x12\x15\n\ragent_version\x18\x03 \x01(\t\"L\n\rWatchResponse\x12%\n\x04task\x18\x01 \x01(\x0b\x32\x17.consilium.v1.TaskState\x12\x14\n\x0c\x62\x61llots_held\x18\x02 \x01(\x04\"N\n\x10HeartbeatRequest\x12\x10\n\x08instance\x18\x01 \x01(\t\x12(\n\x08\x61\x63tivity\x18\x02 \x01(\x0e\x32\x16.consilium.v1.Activity\"\xbc\x01\n\x11HeartbeatResponse\x12/\n\x0blease_until\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12-\n\nnext_after\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x34\n\x10\x63oordinator_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x11\n\tauthority\x18\x04 \x01(\t\" \n\x0cLeaveRequest\x12\x10\n\x08instance\x18\x01 \x01(\t\"\x0f\n\rLeaveResponse\"Y\n\x11\x43\x61stBallotRequest\x12,\n\x06header\x18\x01 \x01(\x0b\x32\x1a.consilium.v1.BallotHeaderH\x00\x12\x0e\n\x04\x64\x61ta\x18\x02 \x01(\x0cH\x00\x42\x06\n\x04part\"<\n\x12\x43\x61stBallotResponse\x12&\n\x07receipt\x18\x01 \x01(\x0b\x32\x15.consilium.v1.Receipt\"0\n\x11GetReceiptRequest\x12\x0c\n\x04task\x18\x01 \x01(\t\x12\r\n\x05round\x18\x02 \x01(\r\"<\n\x12GetReceiptResponse\x12&\n\x07receipt\x18\x01 \x01(\x0b\x32\x15.consilium.v1.Receipt\"4\n\x15\x46\x65tchConsensusRequest\x12\x0c\n\x04task\x18\x01 \x01(\t\x12\r\n\x05round\x18\x02 \x01(\r\"a\n\x16\x46\x65tchConsensusResponse\x12/\n\x06header\x18\x01 \x01(\x0b\x32\x1d.consilium.v1.ConsensusHeaderH\x00\x12\x0e\n\x04\x64\x61ta\x18\x02 \x01(\x0cH\x00\x42\x06\n\x04part*\xc0\x01\n\x08\x41\x63tivity\x12\x18\n\x14\x41\x43TIVITY_UNSPECIFIED\x10\x00\x12\x11\n\rACTIVITY_IDLE\x10\x01\x12\x15\n\x11\x41\x43TIVITY_TRAINING\x10\x02\x12\x12\n\x0e\x41\x43TIVITY_VOTED\x10\x03\x12!\n\x1d\x41\x43TIVITY_WAITING_FOR_APPROVAL\x10\x04\x12\x1e\n\x1a\x41\x43TIVITY_REFUSED_BY_POLICY\x10\x05\x12\x19\n\x15\x41\x43TIVITY_BUDGET_SPENT\x10\x06\x32\xe6\x03\n\rRoundsService\x12\x42\n\x05Watch\x12\x1a.consilium.v1.WatchRequest\x1a\x1b.consilium.v1.WatchResponse0\x01\x12L\n\tHeartbeat\x12\x1e.consilium.v1.HeartbeatRequest\x1a\x1f.consilium.v1.HeartbeatResponse\x12@\n\x05Leave\x12\x1a.consilium.v1.LeaveRequest\x1a\x1b.consilium.v1.LeaveResponse\x12Q\n\nCastBallot\x12\x1f.consilium.v1.CastBallotRequest\x1a .consilium.v1.CastBallotResponse(\x01\x12O\n\nGetReceipt\x12\x1f.consilium.v1.GetReceiptRequest\x1a .consilium.v1.GetReceiptResponse\x12]\n\x0e\x46\x65tchConsensus\x12#.consilium.v1.FetchConsensusRequest\x1a$.consilium.v1.FetchConsensusResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19\x63onsilium/v1/rounds.proto\x12\x0c\x63onsilium.v1\x1a\x19\x63onsilium/v1/ballot.proto\x1a\x19\x63onsilium/v1/bounds.proto\x1a\x17\x63onsilium/v1/task.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"[\n\x0cWatchRequest\x12\x16\n\x08instance\x18\x01 \x01(\tB\x04\x88\xb5\x18@\x12\x16\n\x0e\x61\x66ter_revision\x18\x02 \x01(\x04\x12\x1b\n\ragent_version\x18\x03 \x01(\tB\x04\x88\xb5\x18@\"L\n\rWatchResponse\x12%\n\x04task\x18\x01 \x01(\x0b\x32\x17.consilium.v1.TaskState\x12\x14\n\x0c\x62\x61llots_held\x18\x02 \x01(\x04\"T\n\x10HeartbeatRequest\x12\x16\n\x08instance\x18\x01 \x01(\tB\x04\x88\xb5\x18@\x12(\n\x08\x61\x63tivity\x18\x02 \x01(\x0e\x32\x16.consilium.v1.Activity\"\xc2\x01\n\x11HeartbeatResponse\x12/\n\x0blease_until\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12-\n\nnext_after\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x34\n\x10\x63oordinator_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x17\n\tauthority\x18\x04 \x01(\tB\x04\x88\xb5\x18@\"&\n\x0cLeaveRequest\x12\x16\n\x08instance\x18\x01 \x01(\tB\x04\x88\xb5\x18@\"\x0f\n\rLeaveResponse\"a\n\x11\x43\x61stBallotRequest\x12,\n\x06header\x18\x01 \x01(\x0b\x32\x1a.consilium.v1.BallotHeaderH\x00\x12\x16\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x42\x06\x88\xb5\x18\x80\x80@H\x00\x42\x06\n\x04part\"<\n\x12\x43\x61stBallotResponse\x12&\n\x07receipt\x18\x01 \x01(\x0b\x32\x15.consilium.v1.Receipt\"6\n\x11GetReceiptRequest\x12\x12\n\x04task\x18\x01 \x01(\tB\x04\x88\xb5\x18?\x12\r\n\x05round\x18\x02 \x01(\r\"<\n\x12GetReceiptResponse\x12&\n\x07receipt\x18\x01 \x01(\x0b\x32\x15.consilium.v1.Receipt\":\n\x15\x46\x65tchConsensusRequest\x12\x12\n\x04task\x18\x01 \x01(\tB\x04\x88\xb5\x18?\x12\r\n\x05round\x18\x02 \x01(\r\"i\n\x16\x46\x65tchConsensusResponse\x12/\n\x06header\x18\x01 \x01(\x0b\x32\x1d.consilium.v1.ConsensusHeaderH\x00\x12\x16\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x42\x06\x88\xb5\x18\x80\x80@H\x00\x42\x06\n\x04part*\xc0\x01\n\x08\x41\x63tivity\x12\x18\n\x14\x41\x43TIVITY_UNSPECIFIED\x10\x00\x12\x11\n\rACTIVITY_IDLE\x10\x01\x12\x15\n\x11\x41\x43TIVITY_TRAINING\x10\x02\x12\x12\n\x0e\x41\x43TIVITY_VOTED\x10\x03\x12!\n\x1d\x41\x43TIVITY_WAITING_FOR_APPROVAL\x10\x04\x12\x1e\n\x1a\x41\x43TIVITY_REFUSED_BY_POLICY\x10\x05\x12\x19\n\x15\x41\x43TIVITY_BUDGET_SPENT\x10\x06\x32\xff\x03\n\rRoundsService\x12\x42\n\x05Watch\x12\x1a.consilium.v1.WatchRequest\x1a\x1b.consilium.v1.WatchResponse0\x01\x12Q\n\tHeartbeat\x12\x1e.consilium.v1.HeartbeatRequest\x1a\x1f.consilium.v1.HeartbeatResponse\"\x03\x90\x02\x02\x12\x45\n\x05Leave\x12\x1a.consilium.v1.LeaveRequest\x1a\x1b.consilium.v1.LeaveResponse\"\x03\x90\x02\x02\x12V\n\nCastBallot\x12\x1f.consilium.v1.CastBallotRequest\x1a .consilium.v1.CastBallotResponse\"\x03\x90\x02\x02(\x01\x12T\n\nGetReceipt\x12\x1f.consilium.v1.GetReceiptRequest\x1a .consilium.v1.GetReceiptResponse\"\x03\x90\x02\x01\x12\x62\n\x0e\x46\x65tchConsensus\x12#.consilium.v1.FetchConsensusRequest\x1a$.consilium.v1.FetchConsensusResponse\"\x03\x90\x02\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'consilium.v1.rounds_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_ACTIVITY']._serialized_start=1060
-  _globals['_ACTIVITY']._serialized_end=1252
-  _globals['_WATCHREQUEST']._serialized_start=160
-  _globals['_WATCHREQUEST']._serialized_end=239
-  _globals['_WATCHRESPONSE']._serialized_start=241
-  _globals['_WATCHRESPONSE']._serialized_end=317
-  _globals['_HEARTBEATREQUEST']._serialized_start=319
-  _globals['_HEARTBEATREQUEST']._serialized_end=397
-  _globals['_HEARTBEATRESPONSE']._serialized_start=400
-  _globals['_HEARTBEATRESPONSE']._serialized_end=588
-  _globals['_LEAVEREQUEST']._serialized_start=590
-  _globals['_LEAVEREQUEST']._serialized_end=622
-  _globals['_LEAVERESPONSE']._serialized_start=624
-  _globals['_LEAVERESPONSE']._serialized_end=639
-  _globals['_CASTBALLOTREQUEST']._serialized_start=641
-  _globals['_CASTBALLOTREQUEST']._serialized_end=730
-  _globals['_CASTBALLOTRESPONSE']._serialized_start=732
-  _globals['_CASTBALLOTRESPONSE']._serialized_end=792
-  _globals['_GETRECEIPTREQUEST']._serialized_start=794
-  _globals['_GETRECEIPTREQUEST']._serialized_end=842
-  _globals['_GETRECEIPTRESPONSE']._serialized_start=844
-  _globals['_GETRECEIPTRESPONSE']._serialized_end=904
-  _globals['_FETCHCONSENSUSREQUEST']._serialized_start=906
-  _globals['_FETCHCONSENSUSREQUEST']._serialized_end=958
-  _globals['_FETCHCONSENSUSRESPONSE']._serialized_start=960
-  _globals['_FETCHCONSENSUSRESPONSE']._serialized_end=1057
-  _globals['_ROUNDSSERVICE']._serialized_start=1255
-  _globals['_ROUNDSSERVICE']._serialized_end=1741
+  _globals['_WATCHREQUEST'].fields_by_name['instance']._loaded_options = None
+  _globals['_WATCHREQUEST'].fields_by_name['instance']._serialized_options = b'\210\265\030@'
+  _globals['_WATCHREQUEST'].fields_by_name['agent_version']._loaded_options = None
+  _globals['_WATCHREQUEST'].fields_by_name['agent_version']._serialized_options = b'\210\265\030@'
+  _globals['_HEARTBEATREQUEST'].fields_by_name['instance']._loaded_options = None
+  _globals['_HEARTBEATREQUEST'].fields_by_name['instance']._serialized_options = b'\210\265\030@'
+  _globals['_HEARTBEATRESPONSE'].fields_by_name['authority']._loaded_options = None
+  _globals['_HEARTBEATRESPONSE'].fields_by_name['authority']._serialized_options = b'\210\265\030@'
+  _globals['_LEAVEREQUEST'].fields_by_name['instance']._loaded_options = None
+  _globals['_LEAVEREQUEST'].fields_by_name['instance']._serialized_options = b'\210\265\030@'
+  _globals['_CASTBALLOTREQUEST'].fields_by_name['data']._loaded_options = None
+  _globals['_CASTBALLOTREQUEST'].fields_by_name['data']._serialized_options = b'\210\265\030\200\200@'
+  _globals['_GETRECEIPTREQUEST'].fields_by_name['task']._loaded_options = None
+  _globals['_GETRECEIPTREQUEST'].fields_by_name['task']._serialized_options = b'\210\265\030?'
+  _globals['_FETCHCONSENSUSREQUEST'].fields_by_name['task']._loaded_options = None
+  _globals['_FETCHCONSENSUSREQUEST'].fields_by_name['task']._serialized_options = b'\210\265\030?'
+  _globals['_FETCHCONSENSUSRESPONSE'].fields_by_name['data']._loaded_options = None
+  _globals['_FETCHCONSENSUSRESPONSE'].fields_by_name['data']._serialized_options = b'\210\265\030\200\200@'
+  _globals['_ROUNDSSERVICE'].methods_by_name['Heartbeat']._loaded_options = None
+  _globals['_ROUNDSSERVICE'].methods_by_name['Heartbeat']._serialized_options = b'\220\002\002'
+  _globals['_ROUNDSSERVICE'].methods_by_name['Leave']._loaded_options = None
+  _globals['_ROUNDSSERVICE'].methods_by_name['Leave']._serialized_options = b'\220\002\002'
+  _globals['_ROUNDSSERVICE'].methods_by_name['CastBallot']._loaded_options = None
+  _globals['_ROUNDSSERVICE'].methods_by_name['CastBallot']._serialized_options = b'\220\002\002'
+  _globals['_ROUNDSSERVICE'].methods_by_name['GetReceipt']._loaded_options = None
+  _globals['_ROUNDSSERVICE'].methods_by_name['GetReceipt']._serialized_options = b'\220\002\001'
+  _globals['_ROUNDSSERVICE'].methods_by_name['FetchConsensus']._loaded_options = None
+  _globals['_ROUNDSSERVICE'].methods_by_name['FetchConsensus']._serialized_options = b'\220\002\001'
+  _globals['_ACTIVITY']._serialized_start=1145
+  _globals['_ACTIVITY']._serialized_end=1337
+  _globals['_WATCHREQUEST']._serialized_start=187
+  _globals['_WATCHREQUEST']._serialized_end=278
+  _globals['_WATCHRESPONSE']._serialized_start=280
+  _globals['_WATCHRESPONSE']._serialized_end=356
+  _globals['_HEARTBEATREQUEST']._serialized_start=358
+  _globals['_HEARTBEATREQUEST']._serialized_end=442
+  _globals['_HEARTBEATRESPONSE']._serialized_start=445
+  _globals['_HEARTBEATRESPONSE']._serialized_end=639
+  _globals['_LEAVEREQUEST']._serialized_start=641
+  _globals['_LEAVEREQUEST']._serialized_end=679
+  _globals['_LEAVERESPONSE']._serialized_start=681
+  _globals['_LEAVERESPONSE']._serialized_end=696
+  _globals['_CASTBALLOTREQUEST']._serialized_start=698
+  _globals['_CASTBALLOTREQUEST']._serialized_end=795
+  _globals['_CASTBALLOTRESPONSE']._serialized_start=797
+  _globals['_CASTBALLOTRESPONSE']._serialized_end=857
+  _globals['_GETRECEIPTREQUEST']._serialized_start=859
+  _globals['_GETRECEIPTREQUEST']._serialized_end=913
+  _globals['_GETRECEIPTRESPONSE']._serialized_start=915
+  _globals['_GETRECEIPTRESPONSE']._serialized_end=975
+  _globals['_FETCHCONSENSUSREQUEST']._serialized_start=977
+  _globals['_FETCHCONSENSUSREQUEST']._serialized_end=1035
+  _globals['_FETCHCONSENSUSRESPONSE']._serialized_start=1037
+  _globals['_FETCHCONSENSUSRESPONSE']._serialized_end=1142
+  _globals['_ROUNDSSERVICE']._serialized_start=1340
+  _globals['_ROUNDSSERVICE']._serialized_end=1851
 # @@protoc_insertion_point(module_scope)

@@ -72,7 +72,8 @@ class RoundsServiceServicer:
     """
 
     def Watch(self, request, context):
-        """The state of every task this silo takes part in, now and after each change. Resume with the last revision seen.
+        """The state of every task this silo takes part in, now and after each change. Resume with the last revision seen;
+        no idempotency level, because only the agent knows that revision.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -34,7 +34,9 @@ class RoundsServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> RoundsServiceAsyncStub: ...
     Watch: _grpc.UnaryStreamMultiCallable[_rounds_pb2.WatchRequest, _rounds_pb2.WatchResponse]
-    """The state of every task this silo takes part in, now and after each change. Resume with the last revision seen."""
+    """The state of every task this silo takes part in, now and after each change. Resume with the last revision seen;
+    no idempotency level, because only the agent knows that revision.
+    """
     Heartbeat: _grpc.UnaryUnaryMultiCallable[_rounds_pb2.HeartbeatRequest, _rounds_pb2.HeartbeatResponse]
     """Keeps the silo's lease while it trains; carries nothing about the training."""
     Leave: _grpc.UnaryUnaryMultiCallable[_rounds_pb2.LeaveRequest, _rounds_pb2.LeaveResponse]
@@ -52,7 +54,9 @@ class RoundsServiceAsyncStub(RoundsServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Watch: _aio.UnaryStreamMultiCallable[_rounds_pb2.WatchRequest, _rounds_pb2.WatchResponse]  # type: ignore[assignment]
-    """The state of every task this silo takes part in, now and after each change. Resume with the last revision seen."""
+    """The state of every task this silo takes part in, now and after each change. Resume with the last revision seen;
+    no idempotency level, because only the agent knows that revision.
+    """
     Heartbeat: _aio.UnaryUnaryMultiCallable[_rounds_pb2.HeartbeatRequest, _rounds_pb2.HeartbeatResponse]  # type: ignore[assignment]
     """Keeps the silo's lease while it trains; carries nothing about the training."""
     Leave: _aio.UnaryUnaryMultiCallable[_rounds_pb2.LeaveRequest, _rounds_pb2.LeaveResponse]  # type: ignore[assignment]
@@ -73,7 +77,9 @@ class RoundsServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _rounds_pb2.WatchRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_rounds_pb2.WatchResponse], _abc.AsyncIterator[_rounds_pb2.WatchResponse]]:
-        """The state of every task this silo takes part in, now and after each change. Resume with the last revision seen."""
+        """The state of every task this silo takes part in, now and after each change. Resume with the last revision seen;
+        no idempotency level, because only the agent knows that revision.
+        """
 
     @_abc_1.abstractmethod
     def Heartbeat(

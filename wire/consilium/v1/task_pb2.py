@@ -23,12 +23,13 @@ _sym_db = _symbol_database.Default()
 
 
 from wire.consilium.v1 import ballot_pb2 as consilium_dot_v1_dot_ballot__pb2
+from wire.consilium.v1 import bounds_pb2 as consilium_dot_v1_dot_bounds__pb2
 from wire.consilium.v1 import privacy_pb2 as consilium_dot_v1_dot_privacy__pb2
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17\x63onsilium/v1/task.proto\x12\x0c\x63onsilium.v1\x1a\x19\x63onsilium/v1/ballot.proto\x1a\x1a\x63onsilium/v1/privacy.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xa8\x02\n\x0f\x43onsensusPolicy\x12)\n\x04rule\x18\x01 \x01(\x0e\x32\x1b.consilium.v1.ConsensusRule\x12\x1a\n\x12min_share_permille\x18\x02 \x01(\r\x12\x1a\n\x12threshold_permille\x18\x03 \x01(\r\x12\x15\n\rtrim_permille\x18\x04 \x01(\r\x12.\n\x0b\x63redibility\x18\x05 \x01(\x0e\x32\x19.consilium.v1.Credibility\x12;\n\x07weights\x18\x06 \x03(\x0b\x32*.consilium.v1.ConsensusPolicy.WeightsEntry\x1a.\n\x0cWeightsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\r:\x02\x38\x01\"\\\n\x0b\x46\x65\x64ktPolicy\x12\'\n\x05level\x18\x01 \x01(\x0e\x32\x18.consilium.v1.FedktLevel\x12\x12\n\npartitions\x18\x02 \x01(\r\x12\x10\n\x08teachers\x18\x03 \x01(\r\"K\n\x0c\x46\x65\x64\x61uxPolicy\x12\x1a\n\x12negatives_permille\x18\x01 \x01(\r\x12\x1f\n\x17regularisation_permille\x18\x02 \x01(\r\"\x1c\n\nLabelSpace\x12\x0e\n\x06labels\x18\x01 \x03(\t\"\xd4\x01\n\x0bRoundPolicy\x12\x12\n\nmax_rounds\x18\x01 \x01(\r\x12+\n\x08\x64\x65\x61\x64line\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12(\n\x05grace\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0e\n\x06quorum\x18\x04 \x01(\r\x12\x16\n\x0emax_extensions\x18\x05 \x01(\r\x12\x1b\n\x13stop_churn_permille\x18\x06 \x01(\r\x12\x15\n\rstop_patience\x18\x07 \x01(\r\"\xea\x04\n\x0eTaskDefinition\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\npublic_set\x18\x02 \x01(\t\x12\x0c\n\x04rows\x18\x03 \x01(\x04\x12\x0e\n\x06labels\x18\x04 \x03(\t\x12$\n\x06method\x18\x05 \x01(\x0e\x32\x14.consilium.v1.Method\x12)\n\x06rounds\x18\x08 \x01(\x0b\x32\x19.consilium.v1.RoundPolicy\x12\x13\n\x0blocal_steps\x18\t \x01(\r\x12(\n\x08\x65ncoding\x18\n \x01(\x0e\x32\x16.consilium.v1.Encoding\x12\r\n\x05silos\x18\x0b \x03(\t\x12,\n\x07privacy\x18\x0c \x01(\x0b\x32\x1b.consilium.v1.PrivacyDemand\x12\x30\n\tconsensus\x18\r \x01(\x0b\x32\x1d.consilium.v1.ConsensusPolicy\x12\x11\n\tcross_fit\x18\x0e \x01(\r\x12(\n\x05\x66\x65\x64kt\x18\x0f \x01(\x0b\x32\x19.consilium.v1.FedktPolicy\x12\x43\n\x0clabel_spaces\x18\x10 \x03(\x0b\x32-.consilium.v1.TaskDefinition.LabelSpacesEntry\x12*\n\x06\x66\x65\x64\x61ux\x18\x11 \x01(\x0b\x32\x1a.consilium.v1.FedauxPolicy\x12\x11\n\textractor\x18\x12 \x01(\t\x1aL\n\x10LabelSpacesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\'\n\x05value\x18\x02 \x01(\x0b\x32\x18.consilium.v1.LabelSpace:\x02\x38\x01J\x04\x08\x06\x10\x07J\x04\x08\x07\x10\x08\"\xae\x01\n\tOpenRound\x12\x0e\n\x06number\x18\x01 \x01(\r\x12-\n\topened_at\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12-\n\tcloses_at\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x10\n\x08\x65xpected\x18\x04 \x03(\t\x12\r\n\x05voted\x18\x05 \x03(\t\x12\x12\n\nextensions\x18\x06 \x01(\r\"\xf8\x01\n\tTaskState\x12\x10\n\x08revision\x18\x01 \x01(\x04\x12\x30\n\ndefinition\x18\x02 \x01(\x0b\x32\x1c.consilium.v1.TaskDefinition\x12\x0e\n\x06\x64igest\x18\x03 \x01(\t\x12(\n\x06status\x18\x04 \x01(\x0e\x32\x18.consilium.v1.TaskStatus\x12\x0e\n\x06reason\x18\x05 \x01(\t\x12+\n\nopen_round\x18\x06 \x01(\x0b\x32\x17.consilium.v1.OpenRound\x12\x30\n\tconsensus\x18\x07 \x01(\x0b\x32\x1d.consilium.v1.ConsensusHeader*i\n\x06Method\x12\x16\n\x12METHOD_UNSPECIFIED\x10\x00\x12\x10\n\x0cMETHOD_FEDCT\x10\x01\x12\x10\n\x0cMETHOD_FEDKT\x10\x02\x12\x10\n\x0cMETHOD_COFED\x10\x03\x12\x11\n\rMETHOD_FEDAUX\x10\x04*\x96\x02\n\rConsensusRule\x12\x1e\n\x1a\x43ONSENSUS_RULE_UNSPECIFIED\x10\x00\x12\x1b\n\x17\x43ONSENSUS_RULE_MAJORITY\x10\x01\x12%\n!CONSENSUS_RULE_QUALIFIED_MAJORITY\x10\x02\x12&\n\"CONSENSUS_RULE_PER_CLASS_THRESHOLD\x10\x03\x12\x1b\n\x17\x43ONSENSUS_RULE_WEIGHTED\x10\x04\x12%\n!CONSENSUS_RULE_CERTAINTY_WEIGHTED\x10\x05\x12\x19\n\x15\x43ONSENSUS_RULE_STAPLE\x10\x06\x12\x1a\n\x16\x43ONSENSUS_RULE_TRIMMED\x10\x07*q\n\x0b\x43redibility\x12\x1b\n\x17\x43REDIBILITY_UNSPECIFIED\x10\x00\x12\x15\n\x11\x43REDIBILITY_EQUAL\x10\x01\x12\x19\n\x15\x43REDIBILITY_DATA_SIZE\x10\x02\x12\x13\n\x0f\x43REDIBILITY_SET\x10\x03*e\n\nFedktLevel\x12\x1b\n\x17\x46\x45\x44KT_LEVEL_UNSPECIFIED\x10\x00\x12\x12\n\x0e\x46\x45\x44KT_LEVEL_L0\x10\x01\x12\x12\n\x0e\x46\x45\x44KT_LEVEL_L1\x10\x02\x12\x12\n\x0e\x46\x45\x44KT_LEVEL_L2\x10\x03*\x8b\x01\n\nTaskStatus\x12\x1b\n\x17TASK_STATUS_UNSPECIFIED\x10\x00\x12\x15\n\x11TASK_STATUS_DRAFT\x10\x01\x12\x17\n\x13TASK_STATUS_RUNNING\x10\x02\x12\x16\n\x12TASK_STATUS_PAUSED\x10\x03\x12\x18\n\x14TASK_STATUS_FINISHED\x10\x04\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17\x63onsilium/v1/task.proto\x12\x0c\x63onsilium.v1\x1a\x19\x63onsilium/v1/ballot.proto\x1a\x19\x63onsilium/v1/bounds.proto\x1a\x1a\x63onsilium/v1/privacy.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xb3\x02\n\x0f\x43onsensusPolicy\x12)\n\x04rule\x18\x01 \x01(\x0e\x32\x1b.consilium.v1.ConsensusRule\x12\x1a\n\x12min_share_permille\x18\x02 \x01(\r\x12\x1a\n\x12threshold_permille\x18\x03 \x01(\r\x12\x15\n\rtrim_permille\x18\x04 \x01(\r\x12.\n\x0b\x63redibility\x18\x05 \x01(\x0e\x32\x19.consilium.v1.Credibility\x12\x46\n\x07weights\x18\x06 \x03(\x0b\x32*.consilium.v1.ConsensusPolicy.WeightsEntryB\t\x88\xb5\x18?\x90\xb5\x18\x80 \x1a.\n\x0cWeightsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\r:\x02\x38\x01\"\\\n\x0b\x46\x65\x64ktPolicy\x12\'\n\x05level\x18\x01 \x01(\x0e\x32\x18.consilium.v1.FedktLevel\x12\x12\n\npartitions\x18\x02 \x01(\r\x12\x10\n\x08teachers\x18\x03 \x01(\r\"K\n\x0c\x46\x65\x64\x61uxPolicy\x12\x1a\n\x12negatives_permille\x18\x01 \x01(\r\x12\x1f\n\x17regularisation_permille\x18\x02 \x01(\r\"(\n\nLabelSpace\x12\x1a\n\x06labels\x18\x01 \x03(\tB\n\x88\xb5\x18\xc8\x01\x90\xb5\x18\x80 \"\xd4\x01\n\x0bRoundPolicy\x12\x12\n\nmax_rounds\x18\x01 \x01(\r\x12+\n\x08\x64\x65\x61\x64line\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12(\n\x05grace\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0e\n\x06quorum\x18\x04 \x01(\r\x12\x16\n\x0emax_extensions\x18\x05 \x01(\r\x12\x1b\n\x13stop_churn_permille\x18\x06 \x01(\r\x12\x15\n\rstop_patience\x18\x07 \x01(\r\"\x9e\x05\n\x0eTaskDefinition\x12\x12\n\x04name\x18\x01 \x01(\tB\x04\x88\xb5\x18?\x12\x18\n\npublic_set\x18\x02 \x01(\tB\x04\x88\xb5\x18P\x12\x0c\n\x04rows\x18\x03 \x01(\x04\x12\x1a\n\x06labels\x18\x04 \x03(\tB\n\x88\xb5\x18\xc8\x01\x90\xb5\x18\x80 \x12$\n\x06method\x18\x05 \x01(\x0e\x32\x14.consilium.v1.Method\x12)\n\x06rounds\x18\x08 \x01(\x0b\x32\x19.consilium.v1.RoundPolicy\x12\x13\n\x0blocal_steps\x18\t \x01(\r\x12(\n\x08\x65ncoding\x18\n \x01(\x0e\x32\x16.consilium.v1.Encoding\x12\x18\n\x05silos\x18\x0b \x03(\tB\t\x88\xb5\x18?\x90\xb5\x18\x80 \x12,\n\x07privacy\x18\x0c \x01(\x0b\x32\x1b.consilium.v1.PrivacyDemand\x12\x30\n\tconsensus\x18\r \x01(\x0b\x32\x1d.consilium.v1.ConsensusPolicy\x12\x11\n\tcross_fit\x18\x0e \x01(\r\x12(\n\x05\x66\x65\x64kt\x18\x0f \x01(\x0b\x32\x19.consilium.v1.FedktPolicy\x12N\n\x0clabel_spaces\x18\x10 \x03(\x0b\x32-.consilium.v1.TaskDefinition.LabelSpacesEntryB\t\x88\xb5\x18?\x90\xb5\x18\x80 \x12*\n\x06\x66\x65\x64\x61ux\x18\x11 \x01(\x0b\x32\x1a.consilium.v1.FedauxPolicy\x12\x17\n\textractor\x18\x12 \x01(\tB\x04\x88\xb5\x18@\x1aL\n\x10LabelSpacesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\'\n\x05value\x18\x02 \x01(\x0b\x32\x18.consilium.v1.LabelSpace:\x02\x38\x01J\x04\x08\x06\x10\x07J\x04\x08\x07\x10\x08\"\xc4\x01\n\tOpenRound\x12\x0e\n\x06number\x18\x01 \x01(\r\x12-\n\topened_at\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12-\n\tcloses_at\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x1b\n\x08\x65xpected\x18\x04 \x03(\tB\t\x88\xb5\x18?\x90\xb5\x18\x80 \x12\x18\n\x05voted\x18\x05 \x03(\tB\t\x88\xb5\x18?\x90\xb5\x18\x80 \x12\x12\n\nextensions\x18\x06 \x01(\r\"\x85\x02\n\tTaskState\x12\x10\n\x08revision\x18\x01 \x01(\x04\x12\x30\n\ndefinition\x18\x02 \x01(\x0b\x32\x1c.consilium.v1.TaskDefinition\x12\x14\n\x06\x64igest\x18\x03 \x01(\tB\x04\x88\xb5\x18@\x12(\n\x06status\x18\x04 \x01(\x0e\x32\x18.consilium.v1.TaskStatus\x12\x15\n\x06reason\x18\x05 \x01(\tB\x05\x88\xb5\x18\xe8\x07\x12+\n\nopen_round\x18\x06 \x01(\x0b\x32\x17.consilium.v1.OpenRound\x12\x30\n\tconsensus\x18\x07 \x01(\x0b\x32\x1d.consilium.v1.ConsensusHeader*i\n\x06Method\x12\x16\n\x12METHOD_UNSPECIFIED\x10\x00\x12\x10\n\x0cMETHOD_FEDCT\x10\x01\x12\x10\n\x0cMETHOD_FEDKT\x10\x02\x12\x10\n\x0cMETHOD_COFED\x10\x03\x12\x11\n\rMETHOD_FEDAUX\x10\x04*\x96\x02\n\rConsensusRule\x12\x1e\n\x1a\x43ONSENSUS_RULE_UNSPECIFIED\x10\x00\x12\x1b\n\x17\x43ONSENSUS_RULE_MAJORITY\x10\x01\x12%\n!CONSENSUS_RULE_QUALIFIED_MAJORITY\x10\x02\x12&\n\"CONSENSUS_RULE_PER_CLASS_THRESHOLD\x10\x03\x12\x1b\n\x17\x43ONSENSUS_RULE_WEIGHTED\x10\x04\x12%\n!CONSENSUS_RULE_CERTAINTY_WEIGHTED\x10\x05\x12\x19\n\x15\x43ONSENSUS_RULE_STAPLE\x10\x06\x12\x1a\n\x16\x43ONSENSUS_RULE_TRIMMED\x10\x07*q\n\x0b\x43redibility\x12\x1b\n\x17\x43REDIBILITY_UNSPECIFIED\x10\x00\x12\x15\n\x11\x43REDIBILITY_EQUAL\x10\x01\x12\x19\n\x15\x43REDIBILITY_DATA_SIZE\x10\x02\x12\x13\n\x0f\x43REDIBILITY_SET\x10\x03*e\n\nFedktLevel\x12\x1b\n\x17\x46\x45\x44KT_LEVEL_UNSPECIFIED\x10\x00\x12\x12\n\x0e\x46\x45\x44KT_LEVEL_L0\x10\x01\x12\x12\n\x0e\x46\x45\x44KT_LEVEL_L1\x10\x02\x12\x12\n\x0e\x46\x45\x44KT_LEVEL_L2\x10\x03*\x8b\x01\n\nTaskStatus\x12\x1b\n\x17TASK_STATUS_UNSPECIFIED\x10\x00\x12\x15\n\x11TASK_STATUS_DRAFT\x10\x01\x12\x17\n\x13TASK_STATUS_RUNNING\x10\x02\x12\x16\n\x12TASK_STATUS_PAUSED\x10\x03\x12\x18\n\x14TASK_STATUS_FINISHED\x10\x04\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,36 +38,60 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_CONSENSUSPOLICY_WEIGHTSENTRY']._loaded_options = None
   _globals['_CONSENSUSPOLICY_WEIGHTSENTRY']._serialized_options = b'8\001'
+  _globals['_CONSENSUSPOLICY'].fields_by_name['weights']._loaded_options = None
+  _globals['_CONSENSUSPOLICY'].fields_by_name['weights']._serialized_options = b'\210\265\030?\220\265\030\200 '
+  _globals['_LABELSPACE'].fields_by_name['labels']._loaded_options = None
+  _globals['_LABELSPACE'].fields_by_name['labels']._serialized_options = b'\210\265\030\310\001\220\265\030\200 '
   _globals['_TASKDEFINITION_LABELSPACESENTRY']._loaded_options = None
   _globals['_TASKDEFINITION_LABELSPACESENTRY']._serialized_options = b'8\001'
-  _globals['_METHOD']._serialized_start=1925
-  _globals['_METHOD']._serialized_end=2030
-  _globals['_CONSENSUSRULE']._serialized_start=2033
-  _globals['_CONSENSUSRULE']._serialized_end=2311
-  _globals['_CREDIBILITY']._serialized_start=2313
-  _globals['_CREDIBILITY']._serialized_end=2426
-  _globals['_FEDKTLEVEL']._serialized_start=2428
-  _globals['_FEDKTLEVEL']._serialized_end=2529
-  _globals['_TASKSTATUS']._serialized_start=2532
-  _globals['_TASKSTATUS']._serialized_end=2671
-  _globals['_CONSENSUSPOLICY']._serialized_start=162
-  _globals['_CONSENSUSPOLICY']._serialized_end=458
-  _globals['_CONSENSUSPOLICY_WEIGHTSENTRY']._serialized_start=412
-  _globals['_CONSENSUSPOLICY_WEIGHTSENTRY']._serialized_end=458
-  _globals['_FEDKTPOLICY']._serialized_start=460
-  _globals['_FEDKTPOLICY']._serialized_end=552
-  _globals['_FEDAUXPOLICY']._serialized_start=554
-  _globals['_FEDAUXPOLICY']._serialized_end=629
-  _globals['_LABELSPACE']._serialized_start=631
-  _globals['_LABELSPACE']._serialized_end=659
-  _globals['_ROUNDPOLICY']._serialized_start=662
-  _globals['_ROUNDPOLICY']._serialized_end=874
-  _globals['_TASKDEFINITION']._serialized_start=877
-  _globals['_TASKDEFINITION']._serialized_end=1495
-  _globals['_TASKDEFINITION_LABELSPACESENTRY']._serialized_start=1407
-  _globals['_TASKDEFINITION_LABELSPACESENTRY']._serialized_end=1483
-  _globals['_OPENROUND']._serialized_start=1498
-  _globals['_OPENROUND']._serialized_end=1672
-  _globals['_TASKSTATE']._serialized_start=1675
-  _globals['_TASKSTATE']._serialized_end=1923
+  _globals['_TASKDEFINITION'].fields_by_name['name']._loaded_options = None
+  _globals['_TASKDEFINITION'].fields_by_name['name']._serialized_options = b'\210\265\030?'
+  _globals['_TASKDEFINITION'].fields_by_name['public_set']._loaded_options = None
+  _globals['_TASKDEFINITION'].fields_by_name['public_set']._serialized_options = b'\210\265\030P'
+  _globals['_TASKDEFINITION'].fields_by_name['labels']._loaded_options = None
+  _globals['_TASKDEFINITION'].fields_by_name['labels']._serialized_options = b'\210\265\030\310\001\220\265\030\200 '
+  _globals['_TASKDEFINITION'].fields_by_name['silos']._loaded_options = None
+  _globals['_TASKDEFINITION'].fields_by_name['silos']._serialized_options = b'\210\265\030?\220\265\030\200 '
+  _globals['_TASKDEFINITION'].fields_by_name['label_spaces']._loaded_options = None
+  _globals['_TASKDEFINITION'].fields_by_name['label_spaces']._serialized_options = b'\210\265\030?\220\265\030\200 '
+  _globals['_TASKDEFINITION'].fields_by_name['extractor']._loaded_options = None
+  _globals['_TASKDEFINITION'].fields_by_name['extractor']._serialized_options = b'\210\265\030@'
+  _globals['_OPENROUND'].fields_by_name['expected']._loaded_options = None
+  _globals['_OPENROUND'].fields_by_name['expected']._serialized_options = b'\210\265\030?\220\265\030\200 '
+  _globals['_OPENROUND'].fields_by_name['voted']._loaded_options = None
+  _globals['_OPENROUND'].fields_by_name['voted']._serialized_options = b'\210\265\030?\220\265\030\200 '
+  _globals['_TASKSTATE'].fields_by_name['digest']._loaded_options = None
+  _globals['_TASKSTATE'].fields_by_name['digest']._serialized_options = b'\210\265\030@'
+  _globals['_TASKSTATE'].fields_by_name['reason']._loaded_options = None
+  _globals['_TASKSTATE'].fields_by_name['reason']._serialized_options = b'\210\265\030\350\007'
+  _globals['_METHOD']._serialized_start=2062
+  _globals['_METHOD']._serialized_end=2167
+  _globals['_CONSENSUSRULE']._serialized_start=2170
+  _globals['_CONSENSUSRULE']._serialized_end=2448
+  _globals['_CREDIBILITY']._serialized_start=2450
+  _globals['_CREDIBILITY']._serialized_end=2563
+  _globals['_FEDKTLEVEL']._serialized_start=2565
+  _globals['_FEDKTLEVEL']._serialized_end=2666
+  _globals['_TASKSTATUS']._serialized_start=2669
+  _globals['_TASKSTATUS']._serialized_end=2808
+  _globals['_CONSENSUSPOLICY']._serialized_start=189
+  _globals['_CONSENSUSPOLICY']._serialized_end=496
+  _globals['_CONSENSUSPOLICY_WEIGHTSENTRY']._serialized_start=450
+  _globals['_CONSENSUSPOLICY_WEIGHTSENTRY']._serialized_end=496
+  _globals['_FEDKTPOLICY']._serialized_start=498
+  _globals['_FEDKTPOLICY']._serialized_end=590
+  _globals['_FEDAUXPOLICY']._serialized_start=592
+  _globals['_FEDAUXPOLICY']._serialized_end=667
+  _globals['_LABELSPACE']._serialized_start=669
+  _globals['_LABELSPACE']._serialized_end=709
+  _globals['_ROUNDPOLICY']._serialized_start=712
+  _globals['_ROUNDPOLICY']._serialized_end=924
+  _globals['_TASKDEFINITION']._serialized_start=927
+  _globals['_TASKDEFINITION']._serialized_end=1597
+  _globals['_TASKDEFINITION_LABELSPACESENTRY']._serialized_start=1509
+  _globals['_TASKDEFINITION_LABELSPACESENTRY']._serialized_end=1585
+  _globals['_OPENROUND']._serialized_start=1600
+  _globals['_OPENROUND']._serialized_end=1796
+  _globals['_TASKSTATE']._serialized_start=1799
+  _globals['_TASKSTATE']._serialized_end=2060
 # @@protoc_insertion_point(module_scope)

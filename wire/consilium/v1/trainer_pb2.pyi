@@ -80,7 +80,7 @@ class DescribeResponse(_message.Message):
     VERSION_FIELD_NUMBER: _builtins.int
     ISOLATION_FIELD_NUMBER: _builtins.int
     ISOLATION_NOTE_FIELD_NUMBER: _builtins.int
-    STANDING_FIELD_NUMBER: _builtins.int
+    PRIVACY_TOTALS_FIELD_NUMBER: _builtins.int
     version: _builtins.str
     """Version of the trainer's software."""
     isolation: Global___Isolation.ValueType
@@ -88,7 +88,7 @@ class DescribeResponse(_message.Message):
     isolation_note: _builtins.str
     """Why it is not isolated, if it is not."""
     @_builtins.property
-    def standing(self) -> Global___PrivacyStanding:
+    def privacy_totals(self) -> Global___PrivacyTotals:
         """What its ledger says."""
 
     def __init__(
@@ -97,18 +97,18 @@ class DescribeResponse(_message.Message):
         version: _builtins.str = ...,
         isolation: Global___Isolation.ValueType = ...,
         isolation_note: _builtins.str = ...,
-        standing: Global___PrivacyStanding | None = ...,
+        privacy_totals: Global___PrivacyTotals | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["standing", b"standing"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["privacy_totals", b"privacy_totals"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["isolation", b"isolation", "isolation_note", b"isolation_note", "standing", b"standing", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["isolation", b"isolation", "isolation_note", b"isolation_note", "privacy_totals", b"privacy_totals", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DescribeResponse: _TypeAlias = DescribeResponse  # noqa: Y015
 
 @_typing.final
-class PrivacyStanding(_message.Message):
+class PrivacyTotals(_message.Message):
     """The privacy ledger in numbers, for the hospital's own metrics. Costs depend on noise, never on data."""
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -166,7 +166,7 @@ class PrivacyStanding(_message.Message):
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__task_spent_micros) -> _WhichOneofReturnType__task_spent_micros | None: ...
 
-Global___PrivacyStanding: _TypeAlias = PrivacyStanding  # noqa: Y015
+Global___PrivacyTotals: _TypeAlias = PrivacyTotals  # noqa: Y015
 
 @_typing.final
 class TrainingReport(_message.Message):
@@ -386,7 +386,7 @@ class VoteResponse(_message.Message):
     DATA_FIELD_NUMBER: _builtins.int
     PRIVACY_FIELD_NUMBER: _builtins.int
     ABSTAINED_FIELD_NUMBER: _builtins.int
-    STANDING_FIELD_NUMBER: _builtins.int
+    PRIVACY_TOTALS_FIELD_NUMBER: _builtins.int
     TRAINING_FIELD_NUMBER: _builtins.int
     encoding: _ballot_pb2.Encoding.ValueType
     """How the bits are packed."""
@@ -399,7 +399,7 @@ class VoteResponse(_message.Message):
         """What the coordinator is told of its privacy."""
 
     @_builtins.property
-    def standing(self) -> Global___PrivacyStanding:
+    def privacy_totals(self) -> Global___PrivacyTotals:
         """The ledger after this ballot was paid for."""
 
     @_builtins.property
@@ -413,12 +413,12 @@ class VoteResponse(_message.Message):
         data: _builtins.bytes = ...,
         privacy: _privacy_pb2.PrivacyDeclaration | None = ...,
         abstained: _builtins.str = ...,
-        standing: Global___PrivacyStanding | None = ...,
+        privacy_totals: Global___PrivacyTotals | None = ...,
         training: Global___TrainingReport | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["privacy", b"privacy", "standing", b"standing", "training", b"training"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["privacy", b"privacy", "privacy_totals", b"privacy_totals", "training", b"training"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["abstained", b"abstained", "data", b"data", "encoding", b"encoding", "privacy", b"privacy", "standing", b"standing", "training", b"training"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["abstained", b"abstained", "data", b"data", "encoding", b"encoding", "privacy", b"privacy", "privacy_totals", b"privacy_totals", "training", b"training"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

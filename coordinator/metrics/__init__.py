@@ -1,0 +1,1 @@
+"""What Prometheus reads of the coordinator."""

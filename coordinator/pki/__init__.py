@@ -1,0 +1,1 @@
+"""The consortium's certificates: the authority, its rotation, and the server's own credentials."""

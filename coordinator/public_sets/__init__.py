@@ -1,0 +1,1 @@
+"""Public unlabelled sets: read from common files and stored in one format."""

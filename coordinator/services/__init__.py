@@ -1,1 +1,0 @@
-"""Thin servicers: they translate between the wire and the store, and decide nothing."""

@@ -1,0 +1,218 @@
+"""`consilium agent`, the network side's commands: join, doctor, run, relay, traffic, audit."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from silo_agent.agent.audit.cli import app as audit
+from silo_agent.agent.audit.entries import AuditEntry, Direction
+from silo_agent.agent.audit.recorder import read_entries
+from silo_agent.agent.doctor.doctor import DoctorInputs
+from silo_agent.agent.doctor.report import report
+from silo_agent.agent.rejoin import existing_identity, rejoin
+from silo_agent.agent.run import RunOptions, run_agent
+from silo_agent.shared.findings import Status
+from silo_agent.shared.home import SiloHome
+from silo_agent.shared.home_option import Home
+from wire.errors import ConfigurationError
+from wire.identity.files import IdentityFiles
+from wire.identity.join_token import JoinToken
+from wire.net.enrolment import join as redeem
+from wire.net.proxy import PROXY_VARIABLE, read_proxy
+from wire.runtime.logs import configure_logs
+from wire.runtime.shutdown import DRAIN_SECONDS, Drain, exit_on_sigterm
+from wire.runtime.terminal import (
+    JsonFlag,
+    console,
+    local_time,
+    print_json,
+    print_table,
+    print_warning,
+    size,
+)
+
+agent = typer.Typer(no_args_is_help=True, help="Run a hospital: join, take part, see what left.")
+agent.add_typer(audit, name="audit")
+
+LogLevel = Annotated[str, typer.Option(help="debug, info, warning or error.")]
+ProxySetting = Annotated[
+    str,
+    typer.Option(
+        "--proxy",
+        envvar=PROXY_VARIABLE,
+        metavar="URL",
+        help="HTTP proxy: http://[user:password@]host:port, or @FILE that holds it.",
+    ),
+]
+MetricsPort = Annotated[
+    int, typer.Option(help="Serve metrics on this port; 0 for none.", min=0, max=65535)
+]
+MetricsListen = Annotated[
+    str, typer.Option(help="Address of the metrics page, which has no authentication.")
+]
+LeasePatience = Annotated[
+    float, typer.Option(help="Seconds to wait for a stale lease of another agent.", min=0)
+]
+
+
+@agent.command()
+def join(
+    token: Annotated[str, typer.Argument(help="What `consilium silo register` printed, or @FILE.")],
+    home: Home,
+    proxy: ProxySetting = "",
+    if_missing: Annotated[
+        bool,
+        typer.Option(
+            "--if-missing",
+            help="Keep an identity that is good, unless the token is another than the one it joined with.",
+        ),
+    ] = False,
+) -> None:
+    """Make a key here, redeem the token, store the certificate."""
+    folder, via = SiloHome(home).identity, read_proxy(proxy)
+
+    async def redeemed(text: str) -> IdentityFiles:
+        return (await redeem(text, folder, lambda: datetime.now(UTC), proxy=via)).files
+
+    existing = existing_identity(folder) if if_missing else None
+    if existing is None:
+        files = asyncio.run(redeemed(_token_text(token)))
+    else:
+        text, now = _token_text_if_any(token), datetime.now(UTC)
+        renewed = asyncio.run(rejoin(existing, text, now, redeemed, print_warning))
+        if renewed is None:
+            console.print(
+                f"Joined [bold]{existing.consortium}[/] as [bold]{existing.name}[/] before; it is kept so."
+            )
+            return
+        files = renewed
+    console.print(
+        f"Joined [bold]{files.consortium}[/] as [bold]{files.name}[/]; the certificate is valid until "
+        f"{local_time(files.certificate.not_after)}."
+    )
+    console.print("Next: write silo.yaml, `consilium agent doctor`, `consilium agent run`.")
+
+
+@agent.command()
+def doctor(
+    context: typer.Context,
+    home: Home,
+    token: Annotated[
+        str, typer.Option(help="Before joining: examine the way to where this token is redeemed.")
+    ] = "",
+    proxy: ProxySetting = "",
+    network_only: Annotated[
+        bool, typer.Option("--network-only", help="Where the trainer has a container of its own.")
+    ] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Find what is wrong, from the coordinator's name to the private data. Changes nothing."""
+    via = read_proxy(proxy)
+    source = context.get_parameter_source("proxy")
+    on_command_line = source is not None and source.name == "COMMANDLINE"
+    inputs = DoctorInputs(
+        home=SiloHome(home),
+        token=JoinToken.parse(_token_text(token)) if token else None,
+        proxy=via,
+        password_on_command_line=on_command_line
+        and not proxy.startswith("@")
+        and bool(via and via.password),
+        with_private_side=not network_only,
+    )
+    if report(inputs, as_json=as_json) is Status.FAILED:
+        raise typer.Exit(1)
+
+
+@agent.command()
+def run(
+    home: Home,
+    metrics_port: MetricsPort = 0,
+    metrics_listen: MetricsListen = "127.0.0.1",
+    lease_patience: LeasePatience = 60.0,
+    drain: Drain = DRAIN_SECONDS,
+    proxy: ProxySetting = "",
+    log_level: LogLevel = "info",
+) -> None:
+    """Take part: agent and trainer, each a process of its own. Safe to kill at any moment."""
+    page, via = (metrics_port, metrics_listen), read_proxy(proxy)
+    _run(home, RunOptions(True, *page, log_level, lease_patience, drain, via))
+
+
+@agent.command()
+def relay(
+    home: Home,
+    metrics_port: MetricsPort = 0,
+    metrics_listen: MetricsListen = "127.0.0.1",
+    lease_patience: LeasePatience = 60.0,
+    drain: Drain = DRAIN_SECONDS,
+    proxy: ProxySetting = "",
+    log_level: LogLevel = "info",
+) -> None:
+    """Run the network side alone, where the trainer has a container of its own."""
+    page, via = (metrics_port, metrics_listen), read_proxy(proxy)
+    _run(home, RunOptions(False, *page, log_level, lease_patience, drain, via))
+
+
+@agent.command()
+def traffic(home: Home, as_json: JsonFlag = False) -> None:
+    """List everything that left this building, and everything that came."""
+    entries = read_entries(SiloHome(home).agent)
+    crossings = [entry for entry in entries if entry.direction is not Direction.HERE]
+    if as_json:
+        print_json({"movements": [entry.as_json() for entry in crossings]})
+        return
+    crossed = Counter[Direction]()
+    for entry in crossings:
+        crossed[entry.direction] += entry.bytes
+    print_table(
+        "Traffic",
+        [_traffic_row(entry) for entry in crossings],
+        empty="Nothing has left this building, and nothing has come.",
+        caption=f"{size(crossed[Direction.OUT])} out, {size(crossed[Direction.IN])} in",
+    )
+
+
+def _traffic_row(entry: AuditEntry) -> dict[str, object]:
+    return {
+        "time": local_time(datetime.fromisoformat(entry.at)),
+        "": "→ out" if entry.direction is Direction.OUT else "← in",
+        "what": entry.kind,
+        "task": entry.task,
+        "round": entry.round or "–",
+        "size": size(entry.bytes),
+        "sha256": entry.digest,
+    }
+
+
+def _token_text(token: str) -> str:
+    """A token as given, or the content of @FILE."""
+    if not token.startswith("@"):
+        return token
+    try:
+        return Path(token[1:]).read_text(encoding="ascii")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{token[1:]} cannot be read: {error}.") from None
+
+
+def _token_text_if_any(token: str) -> str:
+    """The same, empty if there is no such file: one whose token was redeemed may be deleted."""
+    try:
+        return _token_text(token)
+    except ConfigurationError:
+        return ""
+
+
+def _run(home: Path, options: RunOptions) -> None:
+    exit_on_sigterm()
+    configure_logs(options.log_level)
+    # gRPC would otherwise be cancelled in the middle of `leave`.
+    try:
+        asyncio.run(run_agent(SiloHome(home), options))
+    except asyncio.CancelledError:
+        raise typer.Exit from None

@@ -1,0 +1,1 @@
+"""`consilium agent doctor`: checks of connection, membership, environment and trainer."""

@@ -1,0 +1,1 @@
+"""Code used by both processes of a hospital, and present in both images."""

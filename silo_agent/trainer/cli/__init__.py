@@ -1,0 +1,1 @@
+"""The private side's commands, one module per group."""

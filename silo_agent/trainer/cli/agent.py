@@ -1,0 +1,175 @@
+"""`consilium agent`, the private side's commands: trainer, check, tasks, approve, ledger, export-model, backup, restore."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import shutil
+import signal
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from silo_agent.shared.findings import Status, print_finding, worst
+from silo_agent.shared.home import SiloHome
+from silo_agent.shared.home_option import Home
+from silo_agent.trainer.cli.backup import backup, restore
+from silo_agent.trainer.cli.ledger import ledger
+from silo_agent.trainer.isolation import give_up_network
+from wire.errors import ConfigurationError
+from wire.runtime.logs import configure_logs
+from wire.runtime.shutdown import DRAIN_SECONDS, Drain, exit_on_sigterm, kill_children
+from wire.runtime.terminal import JsonFlag, console, print_json, print_table
+
+private = typer.Typer(help="The private side.")
+private.add_typer(ledger, name="ledger")
+private.command()(backup)
+private.command()(restore)
+
+_PR_SET_PDEATHSIG = 1
+
+
+@private.command()
+def trainer(
+    home: Home,
+    drain: Drain = DRAIN_SECONDS,
+    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
+    follow_parent: Annotated[
+        int, typer.Option(hidden=True, help="End when this process, the one that started it, ends.")
+    ] = 0,
+) -> None:
+    """Run the private side alone: data, model, no network."""
+    exit_on_sigterm()
+    # This log never leaves the private side.
+    configure_logs(log_level, exception_text=True)
+    if follow_parent:
+        _die_with(follow_parent)
+    # Before anything that starts a thread: a user namespace needs a single one.
+    isolation = give_up_network()
+    from silo_agent.trainer.server import serve
+
+    asyncio.run(serve(SiloHome(home), isolation, drain))
+    # A learner may have started some.
+    kill_children()
+
+
+@private.command()
+def check(
+    home: Home,
+    public_set: Annotated[
+        Path | None, typer.Option(help="A downloaded public set; default: those of past tasks.")
+    ] = None,
+    as_json: JsonFlag = False,
+    isolated: Annotated[
+        bool, typer.Option(hidden=True, help="Give up the network first, as the trainer does.")
+    ] = False,
+) -> None:
+    """Check silo.yaml, the private data and the learner before anything starts."""
+    isolation = give_up_network() if isolated else None
+    from silo_agent.trainer.check import TrainerChecks
+
+    checks = TrainerChecks(SiloHome(home), public_set, isolation=isolation)
+    if as_json:
+        findings = list(checks.findings())
+        print_json({"findings": [finding.as_json() for finding in findings]})
+        if worst(findings) is Status.FAILED:
+            raise typer.Exit(1)
+        return
+    for finding in checks.findings():
+        if finding.status is Status.FAILED:
+            for detail in checks.details:
+                console.print(detail, markup=False)
+            raise ConfigurationError(f"{finding.name}: {finding.sentence}", finding.next_step)
+        print_finding(finding, console)
+
+
+@private.command()
+def tasks(home: Home, as_json: JsonFlag = False) -> None:
+    """List every task laid before this hospital, and where it stands."""
+    from silo_agent.trainer.approval.view import seen
+
+    found = seen(SiloHome(home))
+    if as_json:
+        print_json({"tasks": [task.to_json() for task in found]})
+        return
+    empty = "No task has been laid before this silo yet."
+    print_table("Tasks", [task.row() for task in found], empty=empty)
+
+
+@private.command()
+def approve(
+    task: Annotated[
+        str, typer.Argument(help="Name of a task, or (the first 12 digits of) its digest.")
+    ],
+    home: Home,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    withdraw: Annotated[
+        bool,
+        typer.Option("--withdraw", help="Take the approval back; votes already cast stay cast."),
+    ] = False,
+    note: Annotated[str, typer.Option(help="Kept with the act: why, or on whose behalf.")] = "",
+) -> None:
+    """Accept exactly this definition of a task: train for it and vote in it."""
+    from silo_agent.trainer.approval.consent import ApprovalState, act_on
+    from silo_agent.trainer.approval.record import Act, ApprovalRecord
+    from silo_agent.trainer.approval.view import find, print_definition, seen
+    from wire.identity.account import os_account
+
+    folder = SiloHome(home)
+    chosen = find(seen(folder), task)
+    definition = chosen.definition
+    act = Act.WITHDRAWN if withdraw else Act.APPROVED
+    print_definition(chosen, console)
+    if act is Act.APPROVED:
+        if chosen.decision.state is ApprovalState.REFUSED:
+            raise ConfigurationError(
+                f"Task {definition.name} breaks this hospital's policy: "
+                f"{'; '.join(chosen.decision.broken)}.",
+                "Approval cannot override a limit: ask the admin for another task, or change "
+                f"`policy` in {folder.settings_file}.",
+            )
+        if not yes:
+            typer.confirm("Accept this definition?", abort=True)
+    entry = act_on(act, definition, os_account(), datetime.now(UTC), note)
+    ApprovalRecord(folder.approvals).add(entry)
+    console.print(f"[bold]{definition.name}[/] is {act}; recorded in {folder.approvals}.")
+
+
+@private.command(name="export-model")
+def export_model(
+    task: Annotated[str, typer.Argument(help="Name of a finished task.")],
+    out: Annotated[Path, typer.Option(help="File to write.")],
+    home: Home,
+) -> None:
+    """Copy the final model of a task to a file here at home; load it with joblib.load."""
+    from silo_agent.trainer.task_folder import find_task
+
+    path = find_task(SiloHome(home).tasks, task).model_path()
+    if path is None:
+        raise ConfigurationError(
+            f"Task {task} has no final model yet.", "It is trained when the task has finished."
+        )
+    try:
+        shutil.copyfile(path, out)
+    except OSError as error:
+        # shutil's own refusals of pipes and of the file itself carry no reason.
+        why = error.strerror or "it is a pipe or the kept model itself"
+        raise ConfigurationError(
+            f"{out} cannot be written: {why}.", "Name a file with --out."
+        ) from None
+    console.print(f"Model of [bold]{task}[/] written to {out}; it holds private knowledge.")
+
+
+def _die_with(parent: int) -> None:
+    """Has the kernel end this process when `parent` does, however that ends.
+
+    Not by SIGTERM, which lets a training finish: the next agent's trainer would share its folder and
+    socket with this one for as long as that takes.
+    """
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    # It may have ended before the kernel was asked.
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)

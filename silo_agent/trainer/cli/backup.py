@@ -1,0 +1,48 @@
+"""`consilium agent backup` and `restore`: what a hospital must not lose, in and out as one file each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from silo_agent.shared.home import SiloHome
+from silo_agent.shared.home_option import Home
+from silo_agent.trainer.backup import Part, back_up_part, restore_part
+from wire.runtime.archive import open_backup
+from wire.runtime.terminal import errors
+
+Which = Annotated[
+    Part,
+    typer.Option(
+        "--part",
+        help="trainer: ledger, approvals, ballots, models. witness: where the ledger ended.",
+    ),
+]
+
+
+def backup(
+    out: Annotated[Path, typer.Option(help="File to write; - for standard output.")],
+    home: Home,
+    part: Which = Part.TRAINER,
+) -> None:
+    """Copy the private side's memory, or the ledger's witness, to one file; the trainer may go on working."""
+    with open_backup(out, "w") as file:
+        back_up_part(SiloHome(home), part, file)
+    errors.print(
+        f"The {part} is copied. It holds private knowledge: treat it like the patients' data."
+    )
+
+
+def restore(
+    file: Annotated[Path, typer.Argument(help="What `backup` wrote; - for standard input.")],
+    home: Home,
+    part: Which = Part.TRAINER,
+) -> None:
+    """Put a copy back where nothing is; then run `consilium agent ledger verify`."""
+    with open_backup(file, "r") as source:
+        restore_part(SiloHome(home), part, source)
+    errors.print(
+        f"The {part} is back. Is it the newest copy? `consilium agent ledger verify` says."
+    )

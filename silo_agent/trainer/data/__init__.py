@@ -1,0 +1,1 @@
+"""The hospital's own rows: read, checked against the public schema, encoded."""

@@ -1,0 +1,1 @@
+"""What silo.yaml's privacy settings mean and cost, in words."""

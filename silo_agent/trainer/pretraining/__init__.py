@@ -1,0 +1,1 @@
+"""Extractors pretrained on public rows: `python -m silo_agent.trainer.pretraining`."""

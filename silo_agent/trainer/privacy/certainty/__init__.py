@@ -1,0 +1,1 @@
+"""Certainty scores (FEDAUX): trained with noise once, released once per task."""

@@ -1,0 +1,1 @@
+"""The privacy ledger: every release is written before it leaves; ε is derived."""

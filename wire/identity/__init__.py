@@ -1,0 +1,1 @@
+"""Identities: keys, certificates, join tokens, names."""

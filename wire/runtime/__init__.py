@@ -1,0 +1,1 @@
+"""What every process stands on: the command line, files, logs, health, shutdown."""
