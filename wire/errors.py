@@ -505,6 +505,18 @@ APPROVAL_REFUSED_BY_POLICY = _fault(
     "This hospital's policy does not allow task {task} ({digest}): {why}.",
     "Ask the admin for another task, or change `policy` in silo.yaml; approval cannot override it.",
 )
+APPROVAL_OUTDATED = _fault(
+    "APPROVAL_OUTDATED",
+    _S.FAILED_PRECONDITION,
+    "Task {task} ({digest}) was approved for other settings than silo.yaml has now.",
+    "Someone at the hospital reads what would leave now and accepts it again with `consilium agent approve {task}`.",
+)
+SETTINGS_CHANGED = _fault(
+    "SETTINGS_CHANGED",
+    _S.FAILED_PRECONDITION,
+    "silo.yaml no longer says what the trainer runs with.",
+    "Restart the trainer, or put silo.yaml back as it was; until then nothing is trained and nothing leaves.",
+)
 APPROVALS_BROKEN = _fault(
     "APPROVALS_BROKEN",
     _S.DATA_LOSS,

@@ -24,6 +24,7 @@ from wire.ballot import MOST_SEEN, digest
 from wire.consilium.v1 import ballot_pb2, rounds_pb2, task_pb2, trainer_pb2
 from wire.errors import (
     APPROVAL_NEEDED,
+    APPROVAL_OUTDATED,
     APPROVAL_REFUSED_BY_POLICY,
     APPROVAL_WITHDRAWN,
     CONTENT_CORRUPT,
@@ -44,6 +45,7 @@ _LATE_APPROVAL_POLL_SECONDS = 30.0
 # The log event of each.
 _NOT_APPROVED = {
     APPROVAL_NEEDED.code: "waiting_for_approval",
+    APPROVAL_OUTDATED.code: "waiting_for_approval",
     APPROVAL_WITHDRAWN.code: "approval_withdrawn",
     APPROVAL_REFUSED_BY_POLICY.code: "refused_by_policy",
 }
@@ -141,7 +143,8 @@ class TaskWorker:
         by_policy = refusal.is_a(APPROVAL_REFUSED_BY_POLICY)
         self.activity = _NOT_APPROVED_ACTIVITIES[by_policy]
         running = self._state.status == task_pb2.TASK_STATUS_RUNNING
-        self._metrics.tasks.waiting(task, running and refusal.is_a(APPROVAL_NEEDED))
+        asked = refusal.is_a(APPROVAL_NEEDED, APPROVAL_OUTDATED)
+        self._metrics.tasks.waiting(task, running and asked)
         return _APPROVAL_POLL_SECONDS
 
     def _clear_not_approved(self) -> None:

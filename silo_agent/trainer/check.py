@@ -15,7 +15,7 @@ import numpy as np
 from silo_agent.shared.disk import FreeBytes, check_disk, free_bytes
 from silo_agent.shared.findings import Check, Finding, Status, failed, ok, run_in_order, warning
 from silo_agent.shared.home import SiloHome
-from silo_agent.trainer.approval.view import in_words
+from silo_agent.trainer.approval.policy import in_words
 from silo_agent.trainer.data.private_data import PrivateData, load_private
 from silo_agent.trainer.data.schema_check import check
 from silo_agent.trainer.isolation import Isolation, Mode

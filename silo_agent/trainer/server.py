@@ -23,7 +23,7 @@ from silo_agent.trainer.privacy.ledger.ledger import Ledger
 from silo_agent.trainer.privacy_totals import privacy_totals
 from silo_agent.trainer.release import PaidBallot
 from silo_agent.trainer.session import Session, SiloContext, open_session
-from silo_agent.trainer.settings import read_settings
+from silo_agent.trainer.settings import RunningSettings, read_settings
 from silo_agent.trainer.task_folder import TaskFolder
 from silo_agent.trainer.training_report import reported
 from silo_agent.trainer.worker_thread import Closed, WorkerThread
@@ -95,10 +95,12 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
     def __init__(
         self, home: SiloHome, silo_context: SiloContext, isolation: Isolation, consent: Consent
     ) -> None:
+        """`consent` judges by the settings of `silo_context`."""
         self._home = home
         self._silo_context = silo_context
         self._isolation = isolation
         self._consent = consent
+        self._running = RunningSettings(silo_context.settings, home.settings_file)
         self._public_sets = PublicSetFolder(home.public_sets)
         self._extractors = ExtractorFolder(home.extractors)
         self._sessions: dict[str, Session] = {}
@@ -113,7 +115,7 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
             version=__version__,
             isolation=self._isolation.to_proto(),
             isolation_note=self._isolation.note,
-            privacy_totals=await asyncio.to_thread(self._privacy_totals),
+            privacy_totals=await asyncio.to_thread(self._totals_if_settled),
         )
 
     @_refusals_as_status
@@ -246,6 +248,10 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
     def _privacy_totals(self, task: TaskDefinition | None = None) -> trainer_pb2.PrivacyTotals:
         return privacy_totals(self._silo_context.ledger, self._silo_context.settings.privacy, task)
 
+    def _totals_if_settled(self) -> trainer_pb2.PrivacyTotals | None:
+        """None while silo.yaml says something else, also of the budget, than the trainer runs with."""
+        return self._privacy_totals() if self._running.unchanged() else None
+
     def _session(self, digest: str) -> Session:
         session = self._sessions.get(digest)
         if session is None:
@@ -261,7 +267,7 @@ async def serve(home: SiloHome, isolation: Isolation, drain: float = DRAIN_SECON
     """
     settings = read_settings(home.settings_file)
     # From here on folder, ledger and socket are this trainer's alone.
-    await _acquire_lock(home)
+    await _acquire_lock(home, settings.fingerprint)
     discard_unfinished(home.tasks)
     home.exchange.mkdir(parents=True, exist_ok=True)
     home.socket.unlink(missing_ok=True)
@@ -282,7 +288,9 @@ async def serve(home: SiloHome, isolation: Isolation, drain: float = DRAIN_SECON
         ledger=Ledger(home.ledger, home.ledger_witness, clock),
         bits=SecureBits(),
     )
-    consent = Consent(home.settings_file, ApprovalRecord(home.approvals), clock)
+    running = RunningSettings(settings, home.settings_file)
+    record = ApprovalRecord(home.approvals)
+    consent = Consent(settings.criteria, running.require_unchanged, record, clock)
     servicer = TrainerServicer(home, silo_context, isolation, consent)
     trainer_pb2_grpc.add_TrainerServiceServicer_to_server(servicer, server)
     Health({"": lambda: True}).register(server)
@@ -296,11 +304,11 @@ async def serve(home: SiloHome, isolation: Isolation, drain: float = DRAIN_SECON
     home.socket.unlink(missing_ok=True)
 
 
-async def _acquire_lock(home: SiloHome) -> None:
-    """Takes the trainer's lock, retrying for `_LOCK_SECONDS`: a killed process may hold it a little longer than it lives."""
+async def _acquire_lock(home: SiloHome, fingerprint: str) -> None:
+    """Takes the trainer's lock and notes there which settings run, retrying for `_LOCK_SECONDS`: a killed process may hold it a little longer than it lives."""
     tries = round(_LOCK_SECONDS / _LOCK_PAUSE_SECONDS)
     for _ in range(tries):
-        if lock_until_exit(home.trainer_lock):
+        if lock_until_exit(home.trainer_lock, fingerprint):
             return
         await asyncio.sleep(_LOCK_PAUSE_SECONDS)
     raise ConfigurationError(

@@ -29,6 +29,7 @@ from silo_agent.agent.audit.recorder import read_entries
 from silo_agent.agent.trainer_client import TrainerClient
 from silo_agent.shared.home import SiloHome
 from silo_agent.trainer.approval.view import seen
+from silo_agent.trainer.settings import read_settings
 from wire.consilium.v1 import admin_pb2, registry_pb2, task_pb2, trainer_pb2
 from wire.errors import (
     APPROVAL_NEEDED,
@@ -207,7 +208,10 @@ def doing(home: Path) -> dict[str, str]:
 
 
 def state_of(home: SiloHome) -> dict[str, str]:
-    return {task.definition.name: str(task.decision.state) for task in seen(home)}
+    return {
+        task.definition.name: str(task.decision.state)
+        for task in seen(home, read_settings(home.settings_file).criteria)
+    }
 
 
 def test_a_hospital_votes_only_in_what_it_approved_and_the_others_go_on(tmp_path: Path) -> None:

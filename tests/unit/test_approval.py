@@ -6,6 +6,7 @@ import json
 import multiprocessing
 import stat
 from collections.abc import Callable
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -14,27 +15,34 @@ from rich.console import Console
 
 from silo_agent.shared.home import SiloHome
 from silo_agent.trainer.approval.consent import ApprovalState, Consent, Decision, act_on, decide
-from silo_agent.trainer.approval.policy import ApprovalCriteria, Approve, Policy, read_criteria
+from silo_agent.trainer.approval.policy import ApprovalCriteria, Approve, Policy
 from silo_agent.trainer.approval.record import Act, Approval, ApprovalRecord
 from silo_agent.trainer.approval.view import SeenTask, find, print_definition, seen
 from silo_agent.trainer.privacy.settings import PrivacySettings
-from silo_agent.trainer.settings import read_settings
+from silo_agent.trainer.settings import RunningSettings, read_settings
 from silo_agent.trainer.task_folder import TaskFolder
 from wire.errors import (
     APPROVAL_NEEDED,
+    APPROVAL_OUTDATED,
     APPROVAL_REFUSED_BY_POLICY,
     APPROVAL_WITHDRAWN,
     APPROVALS_BROKEN,
+    SETTINGS_CHANGED,
     ConfigurationError,
     Refusal,
 )
+from wire.privacy.declaration import MechanismName
+from wire.runtime.chain import Head, append
 from wire.task.definition import TaskDefinition
 
 pytestmark = pytest.mark.slow
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 SET = "ab" * 32
+HERE = "5e" * 32
 SILO = "data: {path: d.csv, label: y}\nmodel: svm\n"
+
+CRITERIA = ApprovalCriteria(Policy(), HERE)
 
 
 def task(**changes: object) -> TaskDefinition:
@@ -48,7 +56,7 @@ def limits(**values: object) -> Policy:
 
 
 def word(act: Act, definition: TaskDefinition, by: str = "anna") -> Approval:
-    return act_on(act, definition, by, NOW)
+    return act_on(act, definition, CRITERIA, by, NOW)
 
 
 # -- limits -----------------------------------------------------------------------------------------
@@ -141,21 +149,20 @@ def test_a_wrong_policy_is_refused_by_name_of_the_key(
     tmp_path: Path, policy: str, says: str
 ) -> None:
     path = write(tmp_path, policy)
-    for read in (read_settings, read_criteria):
-        with pytest.raises(ConfigurationError) as refused:
-            read(path)
-        assert says in refused.value.sentence
+    with pytest.raises(ConfigurationError) as refused:
+        read_settings(path)
+    assert says in refused.value.sentence
 
 
 def test_without_a_policy_a_person_must_accept_each_task(tmp_path: Path) -> None:
-    policy = read_criteria(write(tmp_path, "")).policy
+    policy = read_settings(write(tmp_path, "")).policy
     assert policy.approve is Approve.MANUAL
     assert "a person accepts each task" in policy.in_words()[0]
     assert policy.in_words()[1:] == ("no limits are set",)
 
 
 def test_labels_yaml_reads_as_booleans_are_class_names(tmp_path: Path) -> None:
-    policy = read_criteria(write(tmp_path, "policy: {labels: [yes, no]}\n")).policy
+    policy = read_settings(write(tmp_path, "policy: {labels: [yes, no]}\n")).policy
     assert policy.broken_by(task(labels=[True, False])) == ()
 
 
@@ -177,7 +184,7 @@ def test_a_policy_in_words_names_every_limit() -> None:
 
 
 def state_of(policy: Policy, *acts: Approval) -> ApprovalState:
-    return decide(task(), ApprovalCriteria(policy), acts).state
+    return decide(task(), ApprovalCriteria(policy, HERE), acts).state
 
 
 def test_a_task_within_limits_still_waits_for_a_person_unless_the_policy_says_otherwise() -> None:
@@ -203,7 +210,9 @@ def test_what_the_policy_once_accepted_waits_for_a_person_when_the_policy_asks_f
 
 
 def test_approval_never_overrides_a_limit() -> None:
-    decision = decide(task(), ApprovalCriteria(Policy(max_rounds=4)), [word(Act.APPROVED, task())])
+    decision = decide(
+        task(), ApprovalCriteria(Policy(max_rounds=4), HERE), [word(Act.APPROVED, task())]
+    )
     assert decision == Decision(ApprovalState.REFUSED, ("max_rounds is 4, the task has 5",))
 
 
@@ -222,8 +231,10 @@ def test_approval_never_overrides_a_limit() -> None:
 )
 def test_a_changed_task_of_the_same_name_needs_a_new_approval(changes: dict[str, object]) -> None:
     approvals = [word(Act.APPROVED, task())]
-    assert decide(task(), ApprovalCriteria(Policy()), approvals).state is ApprovalState.APPROVED
-    changed = decide(task(**changes), ApprovalCriteria(Policy()), approvals)
+    assert (
+        decide(task(), ApprovalCriteria(Policy(), HERE), approvals).state is ApprovalState.APPROVED
+    )
+    changed = decide(task(**changes), ApprovalCriteria(Policy(), HERE), approvals)
     assert changed.state is ApprovalState.WAITING
 
 
@@ -233,7 +244,7 @@ def test_a_changed_task_of_the_same_name_needs_a_new_approval(changes: dict[str,
 def filled(path: Path) -> ApprovalRecord:
     record = ApprovalRecord(path)
     for act in (Act.APPROVED, Act.WITHDRAWN, Act.APPROVED):
-        record.add(act_on(act, task(), "anna", NOW, "ethics vote 4711"))
+        record.add(act_on(act, task(), CRITERIA, "anna", NOW, "ethics vote 4711"))
     return record
 
 
@@ -271,7 +282,7 @@ def test_a_record_that_was_tampered_with_approves_nothing(
     before = path.read_bytes()
     for use in (
         lambda: ApprovalRecord(path).approvals(),
-        lambda: ApprovalRecord(path).add(act_on(Act.APPROVED, task(), "otto", NOW)),
+        lambda: ApprovalRecord(path).add(act_on(Act.APPROVED, task(), CRITERIA, "otto", NOW)),
     ):
         with pytest.raises(Refusal) as refused:
             use()
@@ -294,13 +305,15 @@ def test_a_line_cut_off_by_a_crash_was_never_an_act(tmp_path: Path) -> None:
     whole = path.read_bytes()
     path.write_bytes(whole[:-40])
     assert [a.act for a in ApprovalRecord(path).approvals()] == [Act.APPROVED, Act.WITHDRAWN]
-    ApprovalRecord(path).add(act_on(Act.APPROVED, task(), "anna", NOW, "ethics vote 4711"))
+    ApprovalRecord(path).add(
+        act_on(Act.APPROVED, task(), CRITERIA, "anna", NOW, "ethics vote 4711")
+    )
     assert path.read_bytes() == whole
 
 
 def add_many(path: Path, name: str) -> None:
     for _ in range(20):
-        ApprovalRecord(path).add(act_on(Act.APPROVED, task(), name, NOW))
+        ApprovalRecord(path).add(act_on(Act.APPROVED, task(), CRITERIA, name, NOW))
 
 
 def test_people_who_approve_at_the_same_time_do_not_break_the_chain(tmp_path: Path) -> None:
@@ -319,8 +332,17 @@ def test_people_who_approve_at_the_same_time_do_not_break_the_chain(tmp_path: Pa
 
 
 def consent(folder: Path, policy: str) -> tuple[Consent, ApprovalRecord]:
-    path = folder / "approvals.jsonl"
-    return Consent(write(folder, policy), ApprovalRecord(path), lambda: NOW), ApprovalRecord(path)
+    """As a trainer has it that started with `policy`, and the record as a person writes it."""
+    path, file = folder / "approvals.jsonl", write(folder, policy)
+    running = RunningSettings(read_settings(file), file)
+    asked = Consent(
+        running.settings.criteria, running.require_unchanged, ApprovalRecord(path), lambda: NOW
+    )
+    return asked, ApprovalRecord(path)
+
+
+def here(folder: Path) -> ApprovalCriteria:
+    return read_settings(folder / "silo.yaml").criteria
 
 
 def test_consent_follows_the_record_while_the_trainer_runs(tmp_path: Path) -> None:
@@ -329,31 +351,110 @@ def test_consent_follows_the_record_while_the_trainer_runs(tmp_path: Path) -> No
         asked.require(task())
     assert refused.value.is_a(APPROVAL_NEEDED)
     assert "consilium agent approve screening" in refused.value.hint
-    record.add(act_on(Act.APPROVED, task(), "anna", NOW))
+    record.add(act_on(Act.APPROVED, task(), here(tmp_path), "anna", NOW))
     asked.require(task())
-    record.add(act_on(Act.WITHDRAWN, task(), "anna", NOW))
+    record.add(act_on(Act.WITHDRAWN, task(), here(tmp_path), "anna", NOW))
     with pytest.raises(Refusal, match="has decided against task screening") as refused:
         asked.require(task())
     assert refused.value.is_a(APPROVAL_WITHDRAWN)
 
 
-def test_consent_follows_the_policy_while_the_trainer_runs(tmp_path: Path) -> None:
-    asked, _ = consent(tmp_path, "policy: {approve: within_limits, max_rounds: 5}\n")
-    asked.require(task())
-    write(tmp_path, "policy: {approve: within_limits, max_rounds: 4}\n")
-    with pytest.raises(Refusal, match="max_rounds is 4, the task has 5") as refused:
-        asked.require(task())
-    assert refused.value.is_a(APPROVAL_REFUSED_BY_POLICY)
-
-
-def test_a_policy_that_cannot_be_read_allows_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "edited",
+    [
+        SILO + "policy: {max_rounds: 6}\n",
+        SILO + "privacy: {mechanism: private_labeller, epsilon: 1}\n",
+        SILO.replace("svm", "decision_tree"),
+        SILO.replace("svm", "{name: svm, parameters: {C: 2}}"),
+        SILO.replace("d.csv", "e.csv"),
+        SILO + "seed: 1\n",
+        SILO + "policy: {max_roundz: 5}\n",
+        "",
+    ],
+)
+def test_nothing_is_allowed_while_the_file_says_something_else(tmp_path: Path, edited: str) -> None:
     asked, record = consent(tmp_path, "")
-    record.add(act_on(Act.APPROVED, task(), "anna", NOW))
+    record.add(act_on(Act.APPROVED, task(), here(tmp_path), "anna", NOW))
     asked.require(task())
-    write(tmp_path, "policy: {max_roundz: 5}\n")
-    with pytest.raises(Refusal, match="max_roundz") as refused:
+    (tmp_path / "silo.yaml").write_text(edited)
+    with pytest.raises(Refusal) as refused:
+        asked.require(task())
+    assert refused.value.is_a(SETTINGS_CHANGED)
+    assert "Restart the trainer" in refused.value.hint
+    (tmp_path / "silo.yaml").unlink()
+    with pytest.raises(Refusal, match="no longer says"):
+        asked.require(task())
+    # Written otherwise, it says the same.
+    (tmp_path / "silo.yaml").write_text("# reviewed\npolicy: {}\n" + SILO)
+    asked.require(task())
+
+
+def test_a_task_is_judged_by_what_runs_and_not_by_the_file(tmp_path: Path) -> None:
+    """Also if it is looked at between two looks at the file: nothing of the file is used."""
+    file = write(tmp_path, "policy: {max_epsilon: 1}\n")
+    running = read_settings(file)
+    asked = Consent(
+        running.criteria, lambda: None, ApprovalRecord(tmp_path / "approvals.jsonl"), lambda: NOW
+    )
+    write(tmp_path, "policy: {max_epsilon: 1}\nprivacy: {mechanism: xor, epsilon: 1}\n")
+    with pytest.raises(Refusal, match="ballots have no noise") as refused:
         asked.require(task())
     assert refused.value.is_a(APPROVAL_REFUSED_BY_POLICY)
+
+
+def test_an_approval_holds_for_the_settings_it_was_given_for(tmp_path: Path) -> None:
+    _, record = consent(tmp_path, "privacy: {mechanism: xor, epsilon: 1}\n")
+    record.add(act_on(Act.APPROVED, task(), here(tmp_path), "anna", NOW))
+    weaker, _ = consent(tmp_path, "privacy: {mechanism: xor, epsilon: 2}\n")
+    with pytest.raises(Refusal, match="was approved for other settings") as refused:
+        weaker.require(task())
+    assert refused.value.is_a(APPROVAL_OUTDATED)
+    record.add(act_on(Act.APPROVED, task(), here(tmp_path), "anna", NOW))
+    weaker.require(task())
+    assert [approval.promise for approval in record.approvals()] == [
+        "xor, at most ε = 1 at δ = 1e-05, then it abstains",
+        "xor, at most ε = 2 at δ = 1e-05, then it abstains",
+    ]
+
+
+def test_an_approval_outlives_a_change_of_the_policy(tmp_path: Path) -> None:
+    _, record = consent(tmp_path, "")
+    record.add(act_on(Act.APPROVED, task(), here(tmp_path), "anna", NOW))
+    kept, _ = consent(tmp_path, "policy: {max_rounds: 5}\n")
+    kept.require(task())
+
+
+def test_an_approval_of_an_earlier_version_is_asked_for_again(tmp_path: Path) -> None:
+    asked, record = consent(tmp_path, "")
+    earlier = asdict(act_on(Act.APPROVED, task(), here(tmp_path), "anna", NOW))
+    del earlier["settings"], earlier["promise"]
+    link = append(Head(), earlier)
+    (tmp_path / "approvals.jsonl").write_text(json.dumps(asdict(link)) + "\n")
+    with pytest.raises(Refusal) as refused:
+        asked.require(task())
+    assert refused.value.is_a(APPROVAL_OUTDATED)
+    record.add(act_on(Act.APPROVED, task(), here(tmp_path), "anna", NOW))
+    asked.require(task())
+
+
+def test_a_policy_accepts_for_the_settings_that_run_and_records_them(tmp_path: Path) -> None:
+    limit = "policy: {approve: within_limits, max_epsilon: 2}\n"
+    for epsilon in (1, 2, 1):
+        asked, record = consent(
+            tmp_path, limit + f"privacy: {{mechanism: xor, epsilon: {epsilon}}}\n"
+        )
+        asked.require(task())
+    words = [approval.promise for approval in record.approvals()]
+    assert [word[:21] for word in words] == ["xor, at most ε = 1 at", "xor, at most ε = 2 at"]
+
+
+def test_every_mechanism_has_settings_of_its_own(tmp_path: Path) -> None:
+    """Also if nothing but its name is said."""
+    digests = {
+        read_settings(write(tmp_path, f"privacy: {{mechanism: {name}}}\n")).criteria.settings
+        for name in MechanismName
+    }
+    assert len(digests) == len(MechanismName)
 
 
 def test_what_the_policy_accepts_is_recorded_once(tmp_path: Path) -> None:
@@ -381,7 +482,7 @@ def test_a_task_is_found_by_name_or_digest_and_two_of_a_name_only_by_digest(tmp_
     write(tmp_path, "")
     other, changed = task(name="other"), task(local_steps=7)
     laid_before(home, task(), other, changed)
-    tasks = seen(home)
+    tasks = seen(home, here(tmp_path))
     assert find(tasks, "other").definition == other
     assert find(tasks, changed.digest).definition == changed
     assert find(tasks, task().digest[:12]).definition == task()
@@ -398,22 +499,25 @@ def test_the_listing_says_where_each_task_stands(tmp_path: Path) -> None:
     write(tmp_path, "policy: {max_rounds: 5}\n")
     waiting, long = task(name="waiting"), task(name="long", rounds={"max_rounds": 6, "quorum": 3})
     laid_before(home, task(), waiting, long)
-    ApprovalRecord(home.approvals).add(act_on(Act.APPROVED, task(), "anna", NOW))
+    record = ApprovalRecord(home.approvals)
+    record.add(act_on(Act.APPROVED, task(), here(tmp_path), "anna", NOW))
     for number in (1, 2, 3, 5):
         TaskFolder(home.tasks, task().digest).keep_ballot(number, b"", b"")
-    rows = {str(found.row()["task"]): found.row() for found in seen(home)}
+    rows = {str(found.row()["task"]): found.row() for found in seen(home, here(tmp_path))}
     assert str(rows["screening"]["status"]).startswith("approved by anna, 2026-")
     assert rows["screening"]["voted"] == "1-3, 5"
     assert rows["waiting"]["status"] == "waiting for approval"
     assert rows["long"]["status"] == "refused by policy: max_rounds is 5, the task has 6"
-    assert json.dumps([found.to_json() for found in seen(home)])
+    assert json.dumps([found.to_json() for found in seen(home, here(tmp_path))])
 
 
 def printed(definition: TaskDefinition) -> str:
     console = Console(width=200)
     with console.capture() as captured:
         print_definition(
-            SeenTask(definition, ApprovalCriteria(Policy()), Decision(ApprovalState.WAITING), ()),
+            SeenTask(
+                definition, ApprovalCriteria(Policy(), HERE), Decision(ApprovalState.WAITING), ()
+            ),
             console,
         )
     return captured.get()

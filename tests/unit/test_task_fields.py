@@ -32,7 +32,8 @@ def approval_page(task: TaskDefinition) -> str:
     console = Console(width=1000)
     with console.capture() as captured:
         print_definition(
-            SeenTask(task, ApprovalCriteria(Policy()), Decision(ApprovalState.WAITING), ()), console
+            SeenTask(task, ApprovalCriteria(Policy(), ""), Decision(ApprovalState.WAITING), ()),
+            console,
         )
     lines = captured.get().splitlines()
     return "\n".join(line for line in lines if line.split()[0] != "digest")

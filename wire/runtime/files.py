@@ -83,10 +83,10 @@ def locked(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def lock_until_exit(path: Path) -> bool:
+def lock_until_exit(path: Path, note: str = "") -> bool:
     """Creates and locks the file at `path` until this process ends, however it ends; False if another has it.
 
-    It is a POSIX record lock: child processes do not inherit it.
+    `note` is what `lock_holder` gives while it is locked. It is a POSIX record lock: child processes do not inherit it.
     """
     try:
         with full_disk_as_refusal(path):
@@ -94,6 +94,9 @@ def lock_until_exit(path: Path) -> bool:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with full_disk_as_refusal(path):
+                os.ftruncate(descriptor, 0)
+                write_all(descriptor, note.encode())
         except BaseException:
             os.close(descriptor)
             raise
@@ -105,6 +108,22 @@ def lock_until_exit(path: Path) -> bool:
             "Run this as the user the folder belongs to, on a disk that knows locks.",
         ) from error
     return True
+
+
+def lock_holder(path: Path) -> str | None:
+    """The note of the other process that holds the lock at `path`; None if none does.
+
+    Must not be called by the process that holds it: closing the file would end the lock.
+    """
+    try:
+        with path.open("rb") as file:
+            try:
+                fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return file.read().decode()
+    except FileNotFoundError:
+        pass
+    return None
 
 
 def is_digest(text: str) -> bool:

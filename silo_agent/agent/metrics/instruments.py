@@ -80,7 +80,8 @@ class AgentMetrics:
         self._trainer.clear()
         self._trainer.labels(described.version, isolation.lower()).set(1)
         self._trainer_up.set(1)
-        self.privacy.show(described.privacy_totals)
+        if described.HasField("privacy_totals"):
+            self.privacy.show(described.privacy_totals)
 
     def trainer_lost(self) -> None:
         """Shows that the trainer did not answer; its last description stays."""

@@ -1,7 +1,7 @@
 """Consent: whether a task, known by its definition's digest, may be trained for and voted in here.
 
-Limits hold always. Within them a person's latest word on the digest decides; where no person has spoken, the
-policy does.
+Limits hold always. Within them a person's latest word on the digest decides, a yes only for the settings it was
+given for; where no word holds, the policy decides.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
-from pathlib import Path
 
 import structlog
 
-from silo_agent.trainer.approval.policy import ApprovalCriteria, Approve, read_criteria
+from silo_agent.trainer.approval.policy import ApprovalCriteria, Approve, in_words
 from silo_agent.trainer.approval.record import Act, Approval, ApprovalRecord
 from wire.errors import (
     APPROVAL_NEEDED,
+    APPROVAL_OUTDATED,
     APPROVAL_REFUSED_BY_POLICY,
     APPROVAL_WITHDRAWN,
-    ConfigurationError,
+    Fault,
     Refusal,
 )
 from wire.task.definition import TaskDefinition
@@ -47,7 +47,7 @@ class Decision:
     broken: tuple[str, ...] = ()
     """The limits a refused task breaks."""
     approval: Approval | None = None
-    """The recorded act, if there is one."""
+    """The recorded act, if there is one; of a waiting task a refusal, or a yes to other settings."""
 
 
 def decide(
@@ -60,20 +60,27 @@ def decide(
         return Decision(ApprovalState.REFUSED, broken)
     acts = [approval for approval in approvals if approval.digest == definition.digest]
     persons = [approval for approval in acts if approval.act is not Act.ACCEPTED_BY_POLICY]
-    if persons:
-        approved = persons[-1].act is Act.APPROVED
-        return Decision(
-            ApprovalState.APPROVED if approved else ApprovalState.WAITING, approval=persons[-1]
-        )
+    word = persons[-1] if persons else None
+    if word is not None and word.act is Act.WITHDRAWN:
+        return Decision(ApprovalState.WAITING, approval=word)
+    if word is not None and word.settings == criteria.settings:
+        return Decision(ApprovalState.APPROVED, approval=word)
     if policy.approve is Approve.WITHIN_LIMITS:
-        return Decision(ApprovalState.APPROVED, approval=acts[0] if acts else None)
-    return Decision(ApprovalState.WAITING)
+        accepted = (act for act in acts if act.act is Act.ACCEPTED_BY_POLICY)
+        same = (act for act in accepted if act.settings == criteria.settings)
+        return Decision(ApprovalState.APPROVED, approval=next(same, None))
+    return Decision(ApprovalState.WAITING, approval=word)
 
 
 def act_on(
-    act: Act, definition: TaskDefinition, by: str, now: datetime, note: str = ""
+    act: Act,
+    definition: TaskDefinition,
+    criteria: ApprovalCriteria,
+    by: str,
+    now: datetime,
+    note: str = "",
 ) -> Approval:
-    """The entry for the record."""
+    """The entry for the record; it holds for the settings of `criteria` only."""
     return Approval(
         act=act,
         task=definition.name,
@@ -82,42 +89,45 @@ def act_on(
         at=now.astimezone(UTC).isoformat(timespec="seconds"),
         note=note,
         definition=definition.model_dump(mode="json"),
+        settings=criteria.settings,
+        promise=in_words(criteria.promise),
     )
 
 
 class Consent:
-    """Asked by the trainer before everything it does for a task; reads policy and record anew each time."""
+    """Asked by the trainer before everything it does for a task; reads the record anew each time.
+
+    Tasks are judged by the settings the trainer runs with, never by a file that may say something else.
+    """
 
     def __init__(
         self,
-        settings_file: Path,
+        criteria: ApprovalCriteria,
+        require_unchanged: Callable[[], None],
         record: ApprovalRecord,
         clock: Callable[[], datetime],
     ) -> None:
-        self._settings_file = settings_file
+        """`criteria` are those of the running trainer; `require_unchanged` raises where silo.yaml differs from them."""
+        self._criteria = criteria
+        self._require_unchanged = require_unchanged
         self._record = record
         self._clock = clock
         self._told: dict[str, Decision] = {}
 
     def require(self, definition: TaskDefinition) -> None:
-        """Raises APPROVAL_NEEDED, APPROVAL_WITHDRAWN or APPROVAL_REFUSED_BY_POLICY unless the task is approved now."""
+        """Raises a refusal unless the task is approved now, for the settings that run, and silo.yaml still has them."""
         task, digest = definition.name, definition.digest[:SHOWN_DIGITS]
-        try:
-            criteria = read_criteria(self._settings_file)
-        except ConfigurationError as error:
-            why = error.sentence.rstrip(".")
-            raise Refusal(APPROVAL_REFUSED_BY_POLICY, task=task, digest=digest, why=why) from None
-        decision = decide(definition, criteria, self._record.approvals())
+        self._require_unchanged()
+        decision = decide(definition, self._criteria, self._record.approvals())
         if decision.state is ApprovalState.APPROVED and decision.approval is None:
-            self._record.add(act_on(Act.ACCEPTED_BY_POLICY, definition, "policy", self._clock()))
+            act, now = Act.ACCEPTED_BY_POLICY, self._clock()
+            self._record.add(act_on(act, definition, self._criteria, "policy", now))
         self._tell(definition, decision)
         if decision.state is ApprovalState.REFUSED:
             why = "; ".join(decision.broken)
             raise Refusal(APPROVAL_REFUSED_BY_POLICY, task=task, digest=digest, why=why)
         if decision.state is ApprovalState.WAITING:
-            # Whoever withdrew has decided: nobody has to be asked.
-            fault = APPROVAL_NEEDED if decision.approval is None else APPROVAL_WITHDRAWN
-            raise Refusal(fault, task=task, digest=digest)
+            raise Refusal(_why_waiting(decision), task=task, digest=digest)
 
     def _tell(self, definition: TaskDefinition, decision: Decision) -> None:
         """Logs a task's state when it changes, not at every question."""
@@ -131,3 +141,11 @@ class Consent:
                 state=str(decision.state),
                 limits=list(decision.broken),
             )
+
+
+def _why_waiting(decision: Decision) -> Fault:
+    if decision.approval is None:
+        return APPROVAL_NEEDED
+    # Whoever withdrew has decided: nobody has to be asked.
+    withdrawn = decision.approval.act is Act.WITHDRAWN
+    return APPROVAL_WITHDRAWN if withdrawn else APPROVAL_OUTDATED

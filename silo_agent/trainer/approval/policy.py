@@ -6,14 +6,11 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
 from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from silo_agent.trainer.privacy.settings import PrivacySettings
 from wire.privacy.declaration import Declaration, MechanismName
-from wire.runtime.configuration import read_yaml
 from wire.task.definition import TaskDefinition, label_text
 from wire.task.methods import Method
 
@@ -135,18 +132,21 @@ def _too_much(promise: Declaration, limit: float) -> str:
 
 @dataclass(frozen=True)
 class ApprovalCriteria:
-    """What a task is checked against: the policy, and the privacy promise of silo.yaml."""
+    """What a task is judged by: the policy, the privacy promise, and the settings that keep the promise."""
 
     policy: Policy
+    settings: str
+    """Digest of everything in silo.yaml that decides what leaves; an approval holds for this digest only."""
     promise: Declaration = NO_NOISE
 
 
-class _Sections(BaseModel):
-    policy: Policy = Policy()
-    privacy: PrivacySettings = PrivacySettings()
-
-
-def read_criteria(settings_file: Path) -> ApprovalCriteria:
-    """Reads the sections `policy` and `privacy` of silo.yaml, ignoring others; ConfigurationError if one is invalid."""
-    sections = read_yaml(settings_file, _Sections)
-    return ApprovalCriteria(sections.policy, sections.privacy.promise)
+def in_words(promise: Declaration) -> str:
+    """What protects this silo's ballots, by its own silo.yaml."""
+    if promise.mechanism is MechanismName.NONE:
+        return "none: ballots are hard labels without noise, ε = ∞"
+    if math.isinf(promise.epsilon):
+        return f"{promise.mechanism} without a budget; see `consilium agent ledger`"
+    proved = "an estimate, not a guarantee" if promise.estimate else "then it abstains"
+    return (
+        f"{promise.mechanism}, at most ε = {promise.epsilon:g} at δ = {promise.delta:g}, {proved}"
+    )

@@ -38,6 +38,10 @@ class Approval:
     note: str
     definition: Mapping[str, object]
     """The whole definition, so that the record can be read without anything else."""
+    settings: str = ""
+    """Digest of the settings it was decided for; empty in acts of versions that did not record it."""
+    promise: str = ""
+    """What protects the ballots, in the words that were shown."""
 
 
 class ApprovalRecord:

@@ -5,7 +5,6 @@ A definition comes from outside: whatever could steer a terminal is shown, not o
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -15,11 +14,11 @@ from rich.markup import escape
 
 from silo_agent.shared.home import SiloHome
 from silo_agent.trainer.approval.consent import SHOWN_DIGITS, ApprovalState, Decision, decide
-from silo_agent.trainer.approval.policy import ApprovalCriteria, read_criteria
+from silo_agent.trainer.approval.policy import ApprovalCriteria, in_words
 from silo_agent.trainer.approval.record import Act, ApprovalRecord
 from silo_agent.trainer.task_folder import TaskFolder, seen_tasks
 from wire.errors import ConfigurationError
-from wire.privacy.declaration import Declaration, MechanismName, PrivacyDemand
+from wire.privacy.declaration import PrivacyDemand
 from wire.runtime.terminal import local_time, size
 from wire.task.definition import TaskDefinition
 from wire.task.words import task_words
@@ -51,7 +50,10 @@ class SeenTask:
         if act.act is Act.ACCEPTED_BY_POLICY:
             return f"{act.act}, {when}"
         said = f"{act.act} by {act.by}, {when}" + (f" ({act.note})" if act.note else "")
-        return f"{ApprovalState.WAITING}; {said}" if act.act is Act.WITHDRAWN else said
+        if self.decision.state is ApprovalState.APPROVED:
+            return said
+        outdated = ", for other settings than silo.yaml has now"
+        return f"{ApprovalState.WAITING}; {said}{outdated if act.act is Act.APPROVED else ''}"
 
     def row(self) -> dict[str, object]:
         """A line of the listing, safe for a terminal."""
@@ -83,12 +85,9 @@ class SeenTask:
         }
 
 
-def seen(home: SiloHome) -> list[SeenTask]:
-    """Every task laid before this silo, oldest first, judged by policy and record as they are now."""
-    criteria, approvals = (
-        read_criteria(home.settings_file),
-        ApprovalRecord(home.approvals).approvals(),
-    )
+def seen(home: SiloHome, criteria: ApprovalCriteria) -> list[SeenTask]:
+    """Every task laid before this silo, oldest first, judged by `criteria` and the record as it is now."""
+    approvals = ApprovalRecord(home.approvals).approvals()
     return [
         SeenTask(
             definition,
@@ -141,6 +140,8 @@ def print_definition(task: SeenTask, console: Console) -> None:
         "quorum": f"a consensus is formed of {rounds.quorum} or more ballots",
         "silos": ", ".join(definition.silos) or "every active silo",
         "privacy": in_words(task.criteria.promise),
+        "settings": f"{task.criteria.settings[:SHOWN_DIGITS]}, all of silo.yaml but its policy; with others this "
+        "approval does not hold",
         "demands": _demanded(definition.privacy),
         "leaves": f"{shape.rows} rows × {shape.planes} bits × {rounds.max_rounds} rounds: at most "
         f"{rounds.max_rounds} ballots of {size(shape.size_bytes)}, {size(task.bytes_at_most)} in all",
@@ -148,18 +149,6 @@ def print_definition(task: SeenTask, console: Console) -> None:
     }
     for key, value in lines.items():
         console.print(f"[dim]{key:>10}[/]  {shown(value)}")
-
-
-def in_words(promise: Declaration) -> str:
-    """What protects this silo's ballots, by its own silo.yaml."""
-    if promise.mechanism is MechanismName.NONE:
-        return "none: ballots are hard labels without noise, ε = ∞"
-    if math.isinf(promise.epsilon):
-        return f"{promise.mechanism} without a budget; see `consilium agent ledger`"
-    proved = "an estimate, not a guarantee" if promise.estimate else "then it abstains"
-    return (
-        f"{promise.mechanism}, at most ε = {promise.epsilon:g} at δ = {promise.delta:g}, {proved}"
-    )
 
 
 def _demanded(demand: PrivacyDemand) -> str:

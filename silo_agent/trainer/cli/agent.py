@@ -20,6 +20,7 @@ from silo_agent.trainer.cli.backup import backup, restore
 from silo_agent.trainer.cli.ledger import ledger
 from silo_agent.trainer.isolation import give_up_network
 from wire.errors import ConfigurationError
+from wire.runtime.files import lock_holder
 from wire.runtime.logs import configure_logs
 from wire.runtime.shutdown import DRAIN_SECONDS, Drain, exit_on_sigterm, kill_children
 from wire.runtime.terminal import JsonFlag, console, print_json, print_table
@@ -30,6 +31,7 @@ private.command()(backup)
 private.command()(restore)
 
 _PR_SET_PDEATHSIG = 1
+_OTHER_SETTINGS = "The trainer runs with other settings than silo.yaml has now."
 
 
 @private.command()
@@ -90,13 +92,18 @@ def check(
 def tasks(home: Home, as_json: JsonFlag = False) -> None:
     """List every task laid before this hospital, and where it stands."""
     from silo_agent.trainer.approval.view import seen
+    from silo_agent.trainer.settings import read_settings
 
-    found = seen(SiloHome(home))
+    folder = SiloHome(home)
+    settings = read_settings(folder.settings_file)
+    found = seen(folder, settings.criteria)
     if as_json:
         print_json({"tasks": [task.to_json() for task in found]})
         return
     empty = "No task has been laid before this silo yet."
     print_table("Tasks", [task.row() for task in found], empty=empty)
+    if not _runs_with(folder, settings.fingerprint):
+        console.print(f"{_OTHER_SETTINGS} Restart it; until then it does nothing.", markup=False)
 
 
 @private.command()
@@ -116,14 +123,20 @@ def approve(
     from silo_agent.trainer.approval.consent import ApprovalState, act_on
     from silo_agent.trainer.approval.record import Act, ApprovalRecord
     from silo_agent.trainer.approval.view import find, print_definition, seen
+    from silo_agent.trainer.settings import read_settings
     from wire.identity.account import os_account
 
     folder = SiloHome(home)
-    chosen = find(seen(folder), task)
+    settings = read_settings(folder.settings_file)
+    chosen = find(seen(folder, settings.criteria), task)
     definition = chosen.definition
     act = Act.WITHDRAWN if withdraw else Act.APPROVED
     print_definition(chosen, console)
     if act is Act.APPROVED:
+        if not _runs_with(folder, settings.fingerprint):
+            raise ConfigurationError(
+                _OTHER_SETTINGS, "Restart the trainer, read the task again, then approve it."
+            )
         if chosen.decision.state is ApprovalState.REFUSED:
             raise ConfigurationError(
                 f"Task {definition.name} breaks this hospital's policy: "
@@ -133,7 +146,7 @@ def approve(
             )
         if not yes:
             typer.confirm("Accept this definition?", abort=True)
-    entry = act_on(act, definition, os_account(), datetime.now(UTC), note)
+    entry = act_on(act, definition, chosen.criteria, os_account(), datetime.now(UTC), note)
     ApprovalRecord(folder.approvals).add(entry)
     console.print(f"[bold]{definition.name}[/] is {act}; recorded in {folder.approvals}.")
 
@@ -161,6 +174,11 @@ def export_model(
             f"{out} cannot be written: {why}.", "Name a file with --out."
         ) from None
     console.print(f"Model of [bold]{task}[/] written to {out}; it holds private knowledge.")
+
+
+def _runs_with(home: SiloHome, fingerprint: str) -> bool:
+    """False if a trainer runs that read something else from silo.yaml."""
+    return lock_holder(home.trainer_lock) in (None, fingerprint)
 
 
 def _die_with(parent: int) -> None:

@@ -173,8 +173,9 @@ def _facts(
     if task:
         from silo_agent.trainer.approval.view import find, seen
         from silo_agent.trainer.methods.registry import method_for
+        from silo_agent.trainer.settings import read_settings
 
-        definition = find(seen(home), task).definition
+        definition = find(seen(home, read_settings(home.settings_file).criteria), task).definition
         return TaskFacts(
             definition.shape,
             definition.rounds.max_rounds,

@@ -36,7 +36,7 @@ class LearnerSpec(BaseModel):
         path = self.parameters.get("path")
         if ":" in self.name or not isinstance(path, str):
             return self
-        found = {**self.parameters, "path": str(base / path)}
+        found = {**self.parameters, "path": str((base / path).absolute())}
         return self.model_copy(update={"parameters": found})
 
 
