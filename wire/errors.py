@@ -523,6 +523,12 @@ APPROVALS_BROKEN = _fault(
     "This hospital's record of approvals is broken at entry {sequence}: {why}.",
     "Nothing is trained until it is whole: keep a copy and restore trainer/approvals.jsonl from a backup.",
 )
+BALLOT_DAMAGED = _fault(
+    "BALLOT_DAMAGED",
+    _S.DATA_LOSS,
+    "The ballot kept for round {round} of task {task} is not the one that was paid for.",
+    "It stays here. Put the task's folder back from a backup of the trainer; other rounds and tasks go on.",
+)
 LEDGER_BROKEN = _fault(
     "LEDGER_BROKEN",
     _S.DATA_LOSS,

@@ -24,9 +24,9 @@ class MemoryFolder(InMemoryFiles):
         """The ballot of a round, if it was made before."""
         return self._ballots[round_number][0] if round_number in self._ballots else None
 
-    def ballot_record(self, round_number: int) -> bytes | None:
-        """What was kept with the ballot of a round."""
-        return self._ballots[round_number][1] if round_number in self._ballots else None
+    def kept_ballot(self, round_number: int) -> tuple[bytes, bytes] | None:
+        """The ballot of a round and what was kept with it."""
+        return self._ballots.get(round_number)
 
     def keep_ballot(self, round_number: int, ballot: bytes, record: bytes) -> None:
         """Keeps a ballot and its record."""

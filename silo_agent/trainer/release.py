@@ -1,18 +1,18 @@
 """Releases a ballot: prices it, makes it, stores it, debits the ledger, then returns it to the network side.
 
 Every step is idempotent. After a crash the stored ballot is the one that is debited, and the debited ballot is the
-one that is returned, however often it is requested.
+one that is returned, however often it is requested. A ballot and what it costs are one file, and its digest is
+compared with the ledger's entry before it is returned (`silo_agent.trainer.kept_ballots`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
 
-import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter
+from pydantic import JsonValue, TypeAdapter
 
+from silo_agent.trainer.kept_ballots import BallotRecord, KeptBallot, KeptBallots
 from silo_agent.trainer.privacy.budget import Budget, Exceeded
 from silo_agent.trainer.privacy.ledger.ledger import Ledger, Overspent
 from silo_agent.trainer.privacy.ledger.release import Kind, Release
@@ -23,11 +23,10 @@ from silo_agent.trainer.privacy.mechanisms.protocol import (
     Scope,
     Sensitivity,
     SiloRound,
-    Vote,
 )
 from silo_agent.trainer.privacy.settings import PrivacySettings
 from silo_agent.trainer.task_folder import Folder
-from wire.ballot import ABSTAIN, digest
+from wire.ballot import digest
 from wire.errors import LEDGER_ROLLED_BACK, Refusal
 from wire.privacy.declaration import Declaration
 from wire.privacy.events import Event, Free
@@ -36,21 +35,6 @@ from wire.runtime.crash_points import crash_point
 from wire.task.consensus_policy import Credibility
 from wire.task.definition import TaskDefinition
 
-
-class _BallotRecord(BaseModel):
-    """Stored as JSON beside a ballot: its ledger entry, its declaration, and the events the entry is composed of."""
-
-    model_config = ConfigDict(frozen=True, ser_json_inf_nan="strings")
-
-    release: Release
-    declaration: Declaration
-    anew: tuple[Event, ...] = ()
-    """Events charged for this ballot in any case."""
-    once: dict[str, tuple[Event, ...]] = Field(default_factory=dict)
-    """Events of the models that `release` pays for, by the model's name."""
-
-
-_Kept: TypeAlias = tuple[bytes, _BallotRecord]
 _JSON = TypeAdapter(dict[str, JsonValue])
 
 
@@ -85,6 +69,12 @@ class BallotReleaser:
     bits: Bits
     known: tuple[int, ...]
     """Indices of the classes the silo knows; it votes for no other."""
+    made_with: str = ""
+    """Digest of the settings everything is made with, as approvals name it."""
+
+    @property
+    def _ballots(self) -> KeptBallots:
+        return KeptBallots(self.definition, self.folder, self.ledger, self.made_with)
 
     @property
     def budget(self) -> Budget:
@@ -111,23 +101,27 @@ class BallotReleaser:
 
     def is_new(self, round_number: int) -> bool:
         """True if no ballot of this round was made yet."""
-        return self._kept(round_number) is None
+        return self._ballots.get(round_number) is None
 
     def ballot(self, silo: SiloRound) -> PaidBallot:
         """The ballot of the silo's round; asked again, the identical one, paid for once."""
-        data, record = self._kept(silo.round_number) or self._made(silo)
+        ballot = self._ballots.get(silo.round_number) or self._made(silo)
         try:
-            self.ledger.spend(self._due(record), self.budget)
+            self.ledger.spend(self._due(ballot.record), self.budget)
         except Overspent as overspent:
             # Spent elsewhere since it was priced. It has never left, so another may take its place.
-            data, record = self._keep(
-                *self._abstention(silo.round_number, overspent.exceeded.sentence)
+            crash_point("ballot-overspent")
+            ballot = self._ballots.keep(
+                self._abstention(silo.round_number, overspent.exceeded.sentence)
             )
-            self.ledger.spend(record.release, self.budget)
+            crash_point("abstention-kept")
+            self.ledger.spend(ballot.record.release, self.budget)
         crash_point("ballot-paid")
-        return PaidBallot(data, record.declaration, record.release.reason)
+        if not self._ballots.paid(silo.round_number, ballot.data):
+            raise self._ballots.damaged(silo.round_number)
+        return PaidBallot(ballot.data, ballot.record.declaration, ballot.record.release.reason)
 
-    def _due(self, record: _BallotRecord) -> Release:
+    def _due(self, record: BallotRecord) -> Release:
         """The release, less what a ballot of another round has paid for since this one was kept."""
         release = record.release
         paid = {name for name in record.once if self.ledger.paid_basis(name)}
@@ -154,34 +148,25 @@ class BallotReleaser:
         left = self.folder.rounds_voted()[:-1] if self.settings.protects else ()
         for round_number in left:
             data = self.folder.ballot(round_number) or b""
-            if not self.ledger.paid(self.definition.digest, round_number, digest(data)):
+            if not self._ballots.paid(round_number, data):
                 why = f"it lacks round {round_number} of task {self.definition.name}"
                 raise Refusal(LEDGER_ROLLED_BACK, why=why)
 
-    def _kept(self, round_number: int) -> _Kept | None:
-        data, record = self.folder.ballot(round_number), self.folder.ballot_record(round_number)
-        if data is None or record is None:
-            return None
-        return data, _BallotRecord.model_validate_json(record)
-
-    def _keep(self, data: bytes, record: _BallotRecord) -> _Kept:
-        self.folder.keep_ballot(record.release.round, data, record.model_dump_json().encode())
-        return data, record
-
-    def _made(self, silo: SiloRound) -> _Kept:
-        data, record = self._repetition(silo.round_number) or self._new(silo)
+    def _made(self, silo: SiloRound) -> KeptBallot:
+        ballot = self._repetition(silo.round_number) or self._new(silo)
         crash_point("ballot-made")
-        kept = self._keep(data, record)
+        kept = self._ballots.keep(ballot)
         crash_point("ballot-kept")
         return kept
 
-    def _new(self, silo: SiloRound) -> _Kept:
+    def _new(self, silo: SiloRound) -> KeptBallot:
         price = self._priced(silo)
         if isinstance(price, Exceeded):
             return self._abstention(silo.round_number, price.sentence)
         shape = self.definition.shape
         data = self.mechanism.vote(silo, self.bits).within(self.known, shape).packed(shape)
-        return data, self._record(silo.round_number, Kind.BALLOT, price.offer, data, price.unpaid)
+        record = self._record(silo.round_number, Kind.BALLOT, price.offer, data, price.unpaid)
+        return KeptBallot(data, record)
 
     def _priced(self, silo: SiloRound) -> _Price | Exceeded:
         """What a new ballot costs, or which budget it would exceed."""
@@ -197,7 +182,7 @@ class BallotReleaser:
         )
         return _Price(offer, unpaid) if exceeded is None else exceeded
 
-    def _repetition(self, round_number: int) -> _Kept | None:
+    def _repetition(self, round_number: int) -> KeptBallot | None:
         """The last ballot bought, once the mechanism buys no more; None while it does."""
         bought = [
             release
@@ -206,23 +191,23 @@ class BallotReleaser:
         ]
         if len(bought) < self.mechanism.paid_rounds:
             return None
-        kept = self._kept(bought[-1].round)
+        kept = self._ballots.get(bought[-1].round)
         if kept is None:
             return None
-        data, record = kept
         free = {"round": round_number, "kind": Kind.REPETITION, "events": (Free(),), "pays_for": ()}
-        release = record.release.model_copy(update=free)
-        return data, record.model_copy(update={"release": release, "anew": (), "once": {}})
+        release = kept.record.release.model_copy(update=free)
+        update = {"release": release, "anew": (), "once": {}, "made_with": self.made_with}
+        return KeptBallot(kept.data, kept.record.model_copy(update=update))
 
-    def _abstention(self, round_number: int, reason: str) -> _Kept:
-        shape = self.definition.shape
-        data = Vote(labels=np.full(shape.rows, ABSTAIN)).packed(shape)
+    def _abstention(self, round_number: int, reason: str) -> KeptBallot:
+        data = self._ballots.abstaining()
         offer = Offer(
             events=(),
             declaration=self.settings.promise,
             sensitivity=Sensitivity.BY_CONSTRUCTION,
         )
-        return data, self._record(round_number, Kind.ABSTENTION, offer, data, {}, reason)
+        record = self._record(round_number, Kind.ABSTENTION, offer, data, {}, reason)
+        return KeptBallot(data, record)
 
     def _record(
         self,
@@ -232,7 +217,7 @@ class BallotReleaser:
         data: bytes,
         unpaid: Mapping[str, tuple[Event, ...]],
         reason: str = "",
-    ) -> _BallotRecord:
+    ) -> BallotRecord:
         release = Release(
             kind=kind,
             dataset=self.settings.dataset,
@@ -253,8 +238,12 @@ class BallotReleaser:
             reason=reason,
         )
         declared = self._declared(offer.declaration)
-        return _BallotRecord(
-            release=release, declaration=declared, anew=offer.events, once=dict(unpaid)
+        return BallotRecord(
+            release=release,
+            declaration=declared,
+            anew=offer.events,
+            once=dict(unpaid),
+            made_with=self.made_with,
         )
 
     def _declared(self, declaration: Declaration) -> Declaration:

@@ -154,6 +154,8 @@ class SessionInputs:
     warm_start: WarmStart | None = None
     numbers: Extracted | None = field(default=None, repr=False)
     """The same rows encoded, where the learner reads texts."""
+    made_with: str = ""
+    """Digest of the settings, as approvals name it."""
 
 
 def open_session(
@@ -199,6 +201,7 @@ def open_session(
                 numbers=Extracted(encoder.encode(ready.features), encoder.public())
                 if texts
                 else None,
+                made_with=settings.criteria.settings,
             )
         )
     except CannotServe as unfit:
@@ -250,6 +253,7 @@ def assemble(inputs: SessionInputs) -> Session:
             ledger=storage.ledger,
             bits=storage.bits,
             known=definition.label_space(inputs.silo),
+            made_with=inputs.made_with,
         ),
         extracted=extracted,
         extractor=inputs.extractor if settings.features == "extractor" else None,

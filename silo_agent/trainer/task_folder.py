@@ -13,13 +13,17 @@ from wire.task.definition import TaskDefinition
 FINAL_CONSENSUS: Final = "consensus"
 """Under this name the last consensus of a finished task is kept, packed in the index encoding."""
 
+# A ballot behind its record; and a ballot alone, as versions up to 0.1 wrote it, its record in a slip beside it.
+_KEPT: Final = ".kept"
+_EARLIER: Final = ".bin"
+
 
 class Folder(Protocol):
     """What a task leaves behind at home, wherever it is kept; see `TaskFolder`."""
 
     def rounds_voted(self) -> tuple[int, ...]: ...  # noqa: D102
     def ballot(self, round_number: int) -> bytes | None: ...  # noqa: D102
-    def ballot_record(self, round_number: int) -> bytes | None: ...  # noqa: D102
+    def kept_ballot(self, round_number: int) -> tuple[bytes, bytes] | None: ...  # noqa: D102
     def keep_ballot(self, round_number: int, ballot: bytes, record: bytes) -> None: ...  # noqa: D102
     def get(self, name: str) -> bytes | None: ...  # noqa: D102
     def put(self, name: str, content: bytes) -> None: ...  # noqa: D102
@@ -49,24 +53,35 @@ class TaskFolder:
 
     def rounds_voted(self) -> tuple[int, ...]:
         """The rounds for which a ballot was made."""
-        names = sorted(path.stem for path in self._folder.glob("ballot-*.bin"))
-        return tuple(int(name.removeprefix("ballot-")) for name in names)
+        found = (path for end in (_KEPT, _EARLIER) for path in self._folder.glob(f"ballot-*{end}"))
+        return tuple(sorted({int(path.stem.removeprefix("ballot-")) for path in found}))
 
     def ballot(self, round_number: int) -> bytes | None:
         """The ballot of a round, if it was made before; whether it was paid for, the ledger knows."""
-        path = self._ballot_path(round_number)
-        return path.read_bytes() if path.exists() else None
+        kept = self.kept_ballot(round_number)
+        return None if kept is None else kept[0]
 
-    def ballot_record(self, round_number: int) -> bytes | None:
-        """The JSON record stored with the ballot of a round; None if there is none."""
-        path = self._record_path(round_number)
-        return path.read_bytes() if path.exists() else None
+    def kept_ballot(self, round_number: int) -> tuple[bytes, bytes] | None:
+        """The ballot of a round and its JSON record; None if there is none.
+
+        They come from one file and belong together. Of a folder that an earlier version wrote they come from two, of
+        which a crash may have replaced one: the caller compares them.
+        """
+        path = self._ballot_path(round_number, _KEPT)
+        if path.exists():
+            record, _, ballot = path.read_bytes().partition(b"\n")
+            return ballot, record
+        earlier, slip = self._ballot_path(round_number, _EARLIER), self._slip_path(round_number)
+        if earlier.exists() and slip.exists():
+            return earlier.read_bytes(), slip.read_bytes()
+        return None
 
     def keep_ballot(self, round_number: int, ballot: bytes, record: bytes) -> None:
-        """Stores a ballot and its record; must be called before the ballot is returned to the network side."""
-        # In this order: where there is a ballot, its record is there too.
-        write_atomically(self._record_path(round_number), record)
-        write_atomically(self._ballot_path(round_number), ballot)
+        """Stores a ballot and its record, a single line, in one step; must be called before the ballot is handed out."""
+        write_atomically(self._ballot_path(round_number, _KEPT), record + b"\n" + ballot)
+        # From here on they are not read.
+        self._ballot_path(round_number, _EARLIER).unlink(missing_ok=True)
+        self._slip_path(round_number).unlink(missing_ok=True)
 
     def get(self, name: str) -> bytes | None:
         """What was kept under a name, if anything."""
@@ -103,10 +118,10 @@ class TaskFolder:
         path = self._folder / "model.joblib"
         return path if path.exists() else None
 
-    def _ballot_path(self, round_number: int) -> Path:
-        return self._folder / f"ballot-{round_number:06d}.bin"
+    def _ballot_path(self, round_number: int, end: str) -> Path:
+        return self._folder / f"ballot-{round_number:06d}{end}"
 
-    def _record_path(self, round_number: int) -> Path:
+    def _slip_path(self, round_number: int) -> Path:
         return self._folder / f"slip-{round_number:06d}.json"
 
     def _kept_path(self, name: str) -> Path:

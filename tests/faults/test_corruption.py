@@ -93,7 +93,7 @@ def half_a_line(made: Federation) -> None:
 
 def half_a_file(made: Federation) -> None:
     (task,) = made.silo("west").tasks.iterdir()
-    for name in ("learner-000001.joblib", "ballot-000002.bin"):
+    for name in ("learner-000001.joblib", "ballot-000002.kept"):
         (task / f".{name}.99.part").write_bytes(b"half")
 
 

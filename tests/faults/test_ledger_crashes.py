@@ -16,10 +16,11 @@ import yaml
 from coordinator.public_sets.convert import convert
 from silo_agent.shared.home import SiloHome
 from silo_agent.trainer.privacy.ledger.ledger import Ledger
-from silo_agent.trainer.privacy.ledger.release import Release
+from silo_agent.trainer.privacy.ledger.release import Kind, Release
 from silo_agent.trainer.task_folder import TaskFolder
 from wire.ballot import digest
-from wire.runtime.crash_points import VARIABLE
+from wire.privacy.declaration import MechanismName, Unit
+from wire.runtime.crash_points import BUDGET_POINTS, VARIABLE
 from wire.task.definition import TaskDefinition
 
 ROWS = 40
@@ -75,6 +76,15 @@ class Trainer:
         expected = -signal.SIGKILL if dying_at else 0
         assert done.returncode == expected, done.stderr
         return bytes.fromhex(done.stdout)
+
+    def refusal(self, number: int) -> str:
+        """What a process says that hands out nothing."""
+        done = subprocess.run(
+            [sys.executable, SCRIPT, self.home.root, str(number)], capture_output=True, text=True
+        )
+        assert done.returncode == 1
+        assert not done.stdout
+        return done.stderr
 
     def releases(self) -> tuple[Release, ...]:
         home = self.home
@@ -137,19 +147,84 @@ def test_killed_anywhere_certainties_are_trained_once_and_paid_once(
     assert not any(event.kind == "gaussian" for event in free.events)
 
 
-def test_a_ballot_kept_before_another_task_spent_the_budget_is_never_handed_out(
+def test_killed_while_an_abstention_takes_a_ballots_place_nothing_leaves_unpaid(
     tmp_path: Path,
 ) -> None:
-    """The budget shrinks while a drawn ballot waits to be paid for: an abstention takes its place."""
-    trainer = Trainer(tmp_path, "xor")
-    trainer.vote(1, dying_at="ballot-kept")
-    drawn = trainer.folder.ballot(1)
-    settings = yaml.safe_load(trainer.home.settings_file.read_text())
-    settings["privacy"]["epsilon"] = 0.01
-    trainer.home.settings_file.write_text(yaml.safe_dump(settings))
+    """The budget is spent elsewhere while a drawn ballot waits to be paid for."""
+    trainer = Trainer(tmp_path, "xor", lifetime_epsilon=4)
+    drawn = with_spent_budget(trainer)
+    for point in (*BUDGET_POINTS, "ballot-paying", "ballot-paid"):
+        assert trainer.vote(1, dying_at=point) == b""
+        replaced = point != "ballot-overspent"
+        assert (trainer.folder.ballot(1) == drawn) != replaced
     ballot = trainer.vote(1)
-    assert ballot != drawn
     assert not any(ballot), "a one-hot ballot without ones abstains everywhere"
-    (release,) = trainer.releases()
+    (release,) = (release for release in trainer.releases() if release.kind is Kind.ABSTENTION)
+    assert release.ballot_digest == digest(ballot)
     assert "would be exceeded" in release.reason
     assert not release.costs
+
+
+def with_spent_budget(trainer: Trainer) -> bytes:
+    """A drawn ballot that is kept and can no longer be paid for."""
+    trainer.vote(1, dying_at="ballot-kept")
+    home = trainer.home
+    ledger = Ledger(home.ledger, home.ledger_witness, lambda: datetime.now(UTC))
+    ledger.write_off("private", 4, 1e-5, 0, "test", "spent elsewhere", Unit.ROW)
+    drawn = trainer.folder.ballot(1)
+    assert drawn is not None
+    assert any(drawn)
+    return drawn
+
+
+def test_a_ballot_beside_the_record_of_an_abstention_is_never_handed_out(tmp_path: Path) -> None:
+    """As versions that kept them in two files leave it when they are killed between the two."""
+    trainer = Trainer(tmp_path, "xor", lifetime_epsilon=4)
+    drawn = with_spent_budget(trainer)
+    trainer.vote(1, dying_at="abstention-kept")
+    kept = trainer.folder.kept_ballot(1)
+    assert kept is not None
+    (file,) = trainer.home.tasks.glob("*/ballot-000001.kept")
+    file.unlink()
+    file.with_suffix(".bin").write_bytes(drawn)
+    file.with_name("slip-000001.json").write_bytes(kept[1])
+    ballot = trainer.vote(1)
+    assert not any(ballot)
+    assert trainer.releases()[-1].ballot_digest == digest(ballot)
+
+
+def test_a_paid_ballot_that_was_exchanged_on_the_disk_is_never_handed_out(tmp_path: Path) -> None:
+    trainer = Trainer(tmp_path, "xor")
+    trainer.vote(1)
+    (file,) = trainer.home.tasks.glob("*/ballot-000001.kept")
+    record, _, ballot = file.read_bytes().partition(b"\n")
+    file.write_bytes(record + b"\n" + bytes(255 - byte for byte in ballot))
+    assert "BALLOT_DAMAGED" in trainer.refusal(1)
+    # One whose record is another round's, too.
+    file.write_bytes(record + b"\n" + ballot)
+    file.rename(file.with_name("ballot-000002.kept"))
+    assert "BALLOT_DAMAGED" in trainer.refusal(2)
+
+
+def test_an_unpaid_ballot_made_without_noise_does_not_leave_when_noise_was_approved(
+    tmp_path: Path,
+) -> None:
+    trainer = Trainer(tmp_path, "none")
+    trainer.vote(1, dying_at="ballot-kept")
+    bare = trainer.folder.ballot(1)
+    settings = yaml.safe_load(trainer.home.settings_file.read_text())
+    settings["privacy"] = {"mechanism": {"name": "xor", "flip": 0.4}}
+    trainer.home.settings_file.write_text(yaml.safe_dump(settings))
+    assert trainer.vote(1) != bare
+    (release,) = trainer.releases()
+    assert release.mechanism is MechanismName.XOR
+
+
+def test_a_paid_ballot_is_handed_out_as_it_is_whatever_silo_yaml_says_later(tmp_path: Path) -> None:
+    trainer = Trainer(tmp_path, "xor")
+    paid = trainer.vote(1)
+    settings = yaml.safe_load(trainer.home.settings_file.read_text())
+    settings["privacy"]["epsilon"] = 2
+    trainer.home.settings_file.write_text(yaml.safe_dump(settings))
+    assert trainer.vote(1) == paid
+    assert len(trainer.releases()) == 1

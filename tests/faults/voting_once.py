@@ -12,6 +12,7 @@ from silo_agent.trainer.models.protocol import Features
 from silo_agent.trainer.privacy.ledger.ledger import Ledger
 from silo_agent.trainer.session import SiloContext, open_session
 from silo_agent.trainer.settings import read_settings
+from wire.errors import Refusal
 from wire.privacy.randomness import SecureBits
 from wire.public_content import inspect
 from wire.task.definition import TaskDefinition
@@ -41,7 +42,10 @@ def main(folder: Path, number: int) -> None:
     session, misfits = open_session(definition, schema, public, silo_context, extractor=extractor)
     if session is None:
         raise SystemExit(" ".join(misfit.sentence for misfit in misfits))
-    print(session.vote(number, None).data.hex())
+    try:
+        print(session.vote(number, None).data.hex())
+    except Refusal as refusal:
+        raise SystemExit(f"{refusal.code}: {refusal.sentence}") from None
 
 
 if __name__ == "__main__":

@@ -30,6 +30,7 @@ from silo_agent.agent.trainer_client import TrainerClient
 from silo_agent.shared.home import SiloHome
 from silo_agent.trainer.approval.view import seen
 from silo_agent.trainer.settings import read_settings
+from silo_agent.trainer.task_folder import TaskFolder
 from wire.consilium.v1 import admin_pb2, registry_pb2, task_pb2, trainer_pb2
 from wire.errors import (
     APPROVAL_NEEDED,
@@ -132,7 +133,7 @@ def furnish(home: Path, policy: str, model: str = "decision_tree") -> SiloHome:
 
 
 def ballots(home: SiloHome) -> list[Path]:
-    return sorted(home.tasks.glob("*/ballot-*.bin"))
+    return sorted(home.tasks.glob("*/ballot-*.kept"))
 
 
 def learners(home: SiloHome) -> list[Path]:
@@ -375,7 +376,7 @@ def test_a_compromised_agent_gets_no_ballot_before_a_person_has_approved(
         await refuses(link.vote(task.digest, 1, None, 0), APPROVAL_WITHDRAWN)
         await refuses(link.vote(task.digest, 2, None, 0), APPROVAL_WITHDRAWN)
         await refuses(link.finish(task.digest, final), APPROVAL_WITHDRAWN)
-        assert [path.name for path in ballots(home)] == ["ballot-000001.bin"]
+        assert [path.name for path in ballots(home)] == ["ballot-000001.kept"]
         assert learners(home) == []
 
     compromise(home, public_set, attack)
@@ -431,6 +432,7 @@ def test_a_ballot_stays_here_if_approval_is_withdrawn_while_it_is_trained(
         (gate / "closed").unlink()
         await refuses(vote, APPROVAL_WITHDRAWN)
         await command("agent", "approve", "wards-2026", "--yes", "--home", home.root)
-        assert (await link.vote(task.digest, 1, None, 0)).data == ballots(home)[0].read_bytes()
+        kept = TaskFolder(home.tasks, task.digest).ballot(1)
+        assert (await link.vote(task.digest, 1, None, 0)).data == kept
 
     compromise(home, public_set, attack)

@@ -178,7 +178,7 @@ class TestAbsence:
 def test_a_folder_in_memory_keeps_what_one_on_disk_keeps(kind: str, tmp_path: Path) -> None:
     folder: Folder = MemoryFolder() if kind == "memory" else TaskFolder(tmp_path, "0" * 64)
     assert folder.rounds_voted() == ()
-    assert folder.ballot(1) is folder.ballot_record(1) is folder.get("head") is None
+    assert folder.ballot(1) is folder.kept_ballot(1) is folder.get("head") is None
     assert folder.learner(1) is folder.latest_learner(2) is folder.model_path() is None
     folder.keep_ballot(1, b"ballot", b"slip")
     folder.keep_ballot(3, b"later", b"slip 3")
@@ -186,7 +186,7 @@ def test_a_folder_in_memory_keeps_what_one_on_disk_keeps(kind: str, tmp_path: Pa
     folder.keep_learner(1, "first")
     folder.keep_learner(2, "second")
     assert folder.rounds_voted() == (1, 3)
-    assert (folder.ballot(1), folder.ballot_record(3)) == (b"ballot", b"slip 3")
+    assert (folder.ballot(1), folder.kept_ballot(3)) == (b"ballot", (b"later", b"slip 3"))
     assert folder.get("head") == b"weights"
     assert (folder.learner(2), folder.learner(3)) == ("second", None)
     assert folder.latest_learner(3) == "second"

@@ -64,6 +64,12 @@ TRAINER_POINTS: Final = (
     "model-kept",
 )
 
+BUDGET_POINTS: Final = (
+    # The trainer's, on the way that only a ballot takes which the budget no longer pays for.
+    "ballot-overspent",
+    "abstention-kept",
+)
+
 
 def crash_point(name: str) -> None:
     """Kills this process, without any clean-up, if the environment names this point."""
