@@ -559,10 +559,22 @@ ROUND_BEYOND_TASK = _fault(
     "Task {task} has rounds 1 to {rounds}; round {round} was asked of the trainer.",
     "What was approved ends there; if the agent asked this by itself, tell the admin.",
 )
+DATA_MISMATCH = _fault(
+    "DATA_MISMATCH",
+    _S.FAILED_PRECONDITION,
+    "The private data do not fit task {task}.",
+    "`consilium agent check` on the private side says why; correct silo.yaml or the data there, then restart the trainer.",
+)
+PRIVATE_SIDE_UNREADY = _fault(
+    "PRIVATE_SIDE_UNREADY",
+    _S.FAILED_PRECONDITION,
+    "Something on the private side has to be corrected before it can serve this task.",
+    "`consilium agent check` on the private side says what; so does the trainer's log.",
+)
 TRAINING_FAILED = _fault(
     "TRAINING_FAILED",
     _S.INTERNAL,
-    "Training for round {round} failed in the trainer ({kind}).",
+    "Training for round {round} failed in the trainer.",
     "The trainer's own log has the details; they never leave the private side.",
 )
 # -- what the coordinator stands on ---------------------------------------------------------------------

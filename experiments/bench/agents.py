@@ -24,7 +24,7 @@ from silo_agent.agent.renewal import Renewal
 from silo_agent.agent.trainer_client import TrainerClient
 from silo_agent.shared.home import SiloHome
 from wire.ballot import BallotShape, pack
-from wire.consilium.v1 import admin_pb2, registry_pb2, task_pb2, trainer_pb2
+from wire.consilium.v1 import admin_pb2, task_pb2, trainer_pb2
 from wire.errors import RATE_LIMITED, Refusal
 from wire.identity.files import IdentityFiles
 from wire.net.enrolment import join
@@ -82,12 +82,9 @@ class ReadyTrainer(TrainerClient):
     async def prepare(
         self,
         definition: task_pb2.TaskDefinition,
-        public: registry_pb2.PublicSet,
         silo: str,
-        extractor: registry_pb2.Extractor | None = None,
-    ) -> list[str]:
+    ) -> None:
         """Every task fits."""
-        return []
 
     async def vote(
         self,

@@ -10,7 +10,7 @@ from pathlib import Path
 import grpc
 
 from silo_agent.agent.backoff import Backoff
-from wire.consilium.v1 import registry_pb2, task_pb2, trainer_pb2, trainer_pb2_grpc
+from wire.consilium.v1 import task_pb2, trainer_pb2, trainer_pb2_grpc
 from wire.errors import TRAINER_UNREACHABLE, Refusal, from_rpc
 from wire.net.channels import unix_channel
 
@@ -50,16 +50,12 @@ class TrainerClient:
     async def prepare(
         self,
         definition: task_pb2.TaskDefinition,
-        public: registry_pb2.PublicSet,
         silo: str,
-        extractor: registry_pb2.Extractor | None = None,
-    ) -> list[str]:
-        """Why the private data do not fit the task, one sentence each; empty if they do."""
-        request = trainer_pb2.PrepareRequest(
-            definition=definition, public_set=public, silo=silo, extractor=extractor
-        )
+    ) -> None:
+        """Has the trainer read the task's public files and check the private data; DATA_MISMATCH if they do not fit."""
+        request = trainer_pb2.PrepareRequest(definition=definition, silo=silo)
         async with self._translating():
-            return list((await self._stub.Prepare(request)).problems)
+            await self._stub.Prepare(request)
 
     async def vote(
         self,

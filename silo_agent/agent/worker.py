@@ -202,8 +202,8 @@ class TaskWorker:
         finally:
             self.activity = rounds_pb2.ACTIVITY_IDLE
         self._metrics.tasks.ballot_made(name, perf_counter() - started, ballot)
-        if ballot.abstained:
-            log.warning("budget_spent", task=name, round=round_number, sentence=ballot.abstained)
+        if ballot.budget_spent:
+            log.warning("budget_spent", task=name, round=round_number)
         outcome = await self._cast(state, round_number, ballot)
         self._metrics.tasks.ballot_sent(name, outcome)
         self._outcomes[round_number] = outcome
@@ -238,7 +238,7 @@ class TaskWorker:
         if outcome is BallotOutcome.ACCEPTED:
             self._metrics.bytes.labels("out", "ballot").inc(size)
             self._metrics.tasks.voted(name, round_number)
-            spent = bool(ballot.abstained)
+            spent = ballot.budget_spent
             self.activity = rounds_pb2.ACTIVITY_BUDGET_SPENT if spent else rounds_pb2.ACTIVITY_VOTED
         return outcome
 
@@ -267,21 +267,14 @@ class TaskWorker:
         if self._prepared_digest == state.digest:
             return
         await self._propose(state)
-        public = await self._downloads.public_set(state.definition)
-        extractor = await self._downloads.extractor(state.definition)
+        await self._downloads.public_set(state.definition)
+        await self._downloads.extractor(state.definition)
         try:
-            silo = self._coordinator.identity.name
-            problems = await self._trainer.prepare(state.definition, public, silo, extractor)
+            await self._trainer.prepare(state.definition, self._coordinator.identity.name)
         except Refusal as refusal:
             if refusal.is_a(CONTENT_CORRUPT):
                 await self._downloads.discard_damaged(state.definition)
             raise
-        if problems:
-            raise ConsiliumError(
-                "DATA_MISMATCH",
-                f"The private data do not fit task {state.definition.name}: {' '.join(problems)}",
-                "Correct silo.yaml or the data, then restart the trainer; see `consilium agent check`.",
-            )
         self._prepared_digest = state.digest
 
     async def _propose(self, state: task_pb2.TaskState) -> None:

@@ -69,6 +69,11 @@ class SiloHome:
         return self.trainer / "tasks"
 
     @property
+    def public_copies(self) -> Path:
+        """The trainer's own copies of the public files its tasks use. Private side only."""
+        return self.trainer / "public"
+
+    @property
     def approvals(self) -> Path:
         """Who approved which task, and when. Private side only."""
         return self.trainer / "approvals.jsonl"

@@ -36,8 +36,10 @@ def back_up_part(home: SiloHome, part: Part, out: IO[bytes]) -> None:
     if not folder.is_dir():
         raise ConfigurationError(f"There is nothing in {folder} yet.")
     with _as_configuration_error(f"{folder} cannot be copied"), temporary_folder(folder) as place:
-        # What begins with a dot is half of a file.
-        left_out = shutil.ignore_patterns(".*", home.trainer_lock.name, f"{home.ledger.name}*")
+        # What begins with a dot is half of a file; public files can be had again.
+        left_out = shutil.ignore_patterns(
+            ".*", home.trainer_lock.name, home.public_copies.name, f"{home.ledger.name}*"
+        )
         shutil.copytree(folder, place, ignore=left_out, dirs_exist_ok=True)
         if part is Part.TRAINER and home.ledger.exists():
             _copy_ledger(home.ledger, place / home.ledger.name)

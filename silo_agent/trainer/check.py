@@ -1,12 +1,14 @@
 """Everything that can go wrong before the first round, found on the private side.
 
-`consilium agent check` shows it where the data are and may quote a few values; `consilium agent doctor`, on the
-network side, gets the findings alone, which name files, columns and counts.
+`consilium agent check` shows it where the data are and may quote a few values. `consilium agent doctor`, on the
+network side, hears of the checks that read rows only how they went (`without_rows`).
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -22,10 +24,26 @@ from silo_agent.trainer.isolation import Isolation, Mode
 from silo_agent.trainer.models.catalogue import build, reads
 from silo_agent.trainer.models.gpu import cuda_devices
 from silo_agent.trainer.privacy.ledger.ledger import Ledger
+from silo_agent.trainer.public_copies import PublicCopies
 from silo_agent.trainer.settings import SiloSettings, read_settings
 from wire.errors import ConsiliumError
 from wire.public_content import inspect
 from wire.task.definition import TaskDefinition
+
+_READING_ROWS = ("private data", "learner", "data schema")
+
+
+def without_rows(finding: Finding) -> Finding:
+    """What the network side may hear of a finding: of a check that reads private rows how it went, and no more."""
+    if finding.name not in _READING_ROWS or finding.status is Status.SKIPPED:
+        return finding
+    if finding.status is Status.OK:
+        return replace(finding, sentence="Nothing to correct.")
+    return replace(
+        finding,
+        sentence="Something is to be corrected on the private side.",
+        next_step="Run `consilium agent check` where the trainer runs: it says what.",
+    )
 
 
 class TrainerChecks:
@@ -130,11 +148,15 @@ class TrainerChecks:
         return ok("learner", f"{settings.model.name} can be made.")
 
     def _fit(self) -> Finding:
+        with PublicCopies.borrowed(self._home) as copies:
+            return self._compared(copies)
+
+    def _compared(self, copies: PublicCopies) -> Finding:
         unfit: list[str] = []
         notes: list[str] = []
         fitting: list[str] = []
         self.details.clear()
-        for label, path, labels in self._public_sets():
+        for label, path, labels in self._public_sets(copies):
             _, schema = inspect(path)
             misfits = check(
                 self._private,
@@ -154,15 +176,15 @@ class TrainerChecks:
             return ok("data schema", "No task has been laid before this silo yet.")
         return ok("data schema", " ".join([f"The private data fit {', '.join(fitting)}.", *notes]))
 
-    def _public_sets(self) -> list[tuple[str, Path, tuple[str, ...]]]:
-        """What to compare with: a file that was named, else the public set of every task seen so far."""
+    def _public_sets(self, copies: PublicCopies) -> list[tuple[str, Path, tuple[str, ...]]]:
+        """What to compare with: a file that was named, else a copy of the public set of every task seen so far."""
         if self._public_file is not None:
             return [(self._public_file.name, self._public_file, ())]
         found = []
         for path in sorted(self._home.tasks.glob("*/definition.json")):
             definition = TaskDefinition.model_validate_json(path.read_text(encoding="utf-8"))
-            content = self._home.public_sets / definition.public_set
-            if content.exists():
+            if os.path.lexists(self._home.public_sets / definition.public_set):
+                content = copies.public_set(definition)
                 found.append((f"task {definition.name}", content, definition.labels))
         return found
 

@@ -6,7 +6,6 @@ import asyncio
 import functools
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, TypeVar
 
 import grpc
@@ -21,36 +20,35 @@ from silo_agent.trainer.models.extractors import load
 from silo_agent.trainer.models.extractors.protocol import Extractor
 from silo_agent.trainer.privacy.ledger.ledger import Ledger
 from silo_agent.trainer.privacy_totals import privacy_totals
+from silo_agent.trainer.public_copies import PublicCopies
 from silo_agent.trainer.release import PaidBallot
 from silo_agent.trainer.session import Session, SiloContext, open_session
 from silo_agent.trainer.settings import RunningSettings, read_settings
 from silo_agent.trainer.task_folder import TaskFolder
+from silo_agent.trainer.told_outside import told_outside
 from silo_agent.trainer.training_report import reported
 from silo_agent.trainer.worker_thread import Closed, WorkerThread
 from wire import __version__
 from wire.chunks import SOCKET_MESSAGE_BYTES
 from wire.consilium.v1 import task_pb2, trainer_pb2, trainer_pb2_grpc
 from wire.errors import (
-    CONTENT_CORRUPT,
+    DATA_MISMATCH,
     EXTRACTOR_INVALID,
-    MESSAGE_MALFORMED,
     NOT_PREPARED,
+    PUBLIC_SET_INVALID,
     ROUND_BEYOND_TASK,
     TASK_INVALID,
     TRAINER_UNREACHABLE,
-    TRAINING_FAILED,
     ConfigurationError,
-    ConsiliumError,
     Refusal,
 )
 from wire.privacy.randomness import SecureBits
-from wire.public_file import ExtractorFolder, PublicFolder, PublicSetFolder
+from wire.public_content import inspect
 from wire.runtime.configuration import explain
 from wire.runtime.crash_points import crash_point
-from wire.runtime.files import digest_of, discard_unfinished, lock_until_exit
+from wire.runtime.files import discard_unfinished, lock_until_exit
 from wire.runtime.health import Health
 from wire.runtime.shutdown import DRAIN_SECONDS, stop_requested
-from wire.schema import SetSchema
 from wire.task.definition import TaskDefinition
 
 log = structlog.get_logger()
@@ -65,24 +63,16 @@ Response = TypeVar("Response")
 def _refusals_as_status(
     call: Callable[[Any, Request, Any], Awaitable[Response]],
 ) -> Callable[[Any, Request, Any], Awaitable[Response]]:
-    """Turns a refusal into a gRPC status; anything unexpected stays in the trainer's own log."""
+    """Turns a refusal into a gRPC status; what may not leave stays in the trainer's own log."""
 
     @functools.wraps(call)
     async def answer(self: Any, request: Request, context: Any) -> Response:
         try:
             return await call(self, request, context)
-        except Refusal as refusal:
-            failure = refusal
         except Closed:
             failure = Refusal(TRAINER_UNREACHABLE, socket=self._home.socket)
-        except ConsiliumError as error:
-            log.error("refused", code=error.code, sentence=error.sentence, hint=error.hint)
-            failure = Refusal(TASK_INVALID, why=error.sentence.rstrip("."))
         except Exception as error:
-            # An exception's text may quote private values: only its type leaves this process.
-            log.exception("training_failed")
-            round_number = getattr(request, "round", 0)
-            failure = Refusal(TRAINING_FAILED, round=round_number, kind=type(error).__name__)
+            failure = told_outside(error, getattr(request, "round", 0))
         await context.abort(failure.status, failure.sentence, failure.metadata())
         raise AssertionError("abort returns never")
 
@@ -101,8 +91,7 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
         self._isolation = isolation
         self._consent = consent
         self._running = RunningSettings(silo_context.settings, home.settings_file)
-        self._public_sets = PublicSetFolder(home.public_sets)
-        self._extractors = ExtractorFolder(home.extractors)
+        self._copies = PublicCopies(home)
         self._sessions: dict[str, Session] = {}
         self._worker_thread = WorkerThread()
 
@@ -130,17 +119,12 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
     async def Prepare(
         self, request: trainer_pb2.PrepareRequest, context: Any
     ) -> trainer_pb2.PrepareResponse:
-        """Checks the private data against the task; trusts neither the definition nor the files."""
+        """Checks the private data against the task's public set, by the trainer's own copy of it alone."""
         definition = self._proposed(request.definition)
-        if request.extractor.digest != definition.extractor:
-            raise Refusal(MESSAGE_MALFORMED, why="its extractor is not the one the task names")
-        if definition.digest in self._sessions:
-            return trainer_pb2.PrepareResponse(task_digest=definition.digest)
-        schema = SetSchema.from_proto(request.public_set.schema)
-        session, sentences = await self._worker_thread(self._open, definition, schema, request.silo)
-        if session is None:
-            return trainer_pb2.PrepareResponse(task_digest=definition.digest, problems=sentences)
-        self._sessions[definition.digest] = session
+        if definition.digest not in self._sessions:
+            self._sessions[definition.digest] = await self._worker_thread(
+                self._open, definition, request.silo
+            )
         return trainer_pb2.PrepareResponse(task_digest=definition.digest)
 
     @_refusals_as_status
@@ -173,7 +157,7 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
             encoding=session.shape.encoding.to_proto(),
             data=ballot.data,
             privacy=ballot.declaration.to_proto(),
-            abstained=ballot.abstained,
+            budget_spent=bool(ballot.abstained),
             privacy_totals=await asyncio.to_thread(self._privacy_totals, definition),
             training=report,
         )
@@ -195,6 +179,7 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
             return report if fresh else None
 
         report = await self._worker_thread(train)
+        self._drop_copies(session.definition)
         log.info("model_kept", task=session.definition.name)
         return trainer_pb2.FinishResponse(training=report)
 
@@ -211,17 +196,20 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
         if definition.rows < 1:
             raise Refusal(TASK_INVALID, why="its public set has no rows")
         # Refuses what is no digest: a person reads it, and the policy compares it.
-        self._public_sets.path(definition.public_set)
-        if definition.extractor:
-            self._extractors.path(definition.extractor)
+        self._copies.require_names(definition)
         TaskFolder(self._home.tasks, definition.digest).keep_definition(definition)
         self._consent.require(definition)
         return definition
 
-    def _open(
-        self, definition: TaskDefinition, schema: SetSchema, silo: str
-    ) -> tuple[Session | None, list[str]]:
-        public = _verified(self._public_sets, definition.public_set)
+    def _open(self, definition: TaskDefinition, silo: str) -> Session:
+        """The task's session; DATA_MISMATCH if the private data do not fit, and only the log says why."""
+        public = self._copies.public_set(definition)
+        rows, schema = inspect(public)
+        if rows != definition.rows:
+            why = f"it has {rows} rows, and the task says {definition.rows}"
+            raise Refusal(
+                PUBLIC_SET_INVALID, path=public.name, why=why, fix="Create the task again."
+            )
         extractor = self._extractor(definition)
         session, misfits = open_session(
             definition, schema, public, self._silo_context, silo, extractor
@@ -234,13 +222,24 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
                 sentence=misfit.sentence,
                 detail=misfit.private_detail,
             )
-        return session, [misfit.sentence for misfit in misfits if misfit.fatal]
+        if session is None:
+            raise Refusal(DATA_MISMATCH, task=definition.name)
+        return session
+
+    def _drop_copies(self, finished: TaskDefinition) -> None:
+        """Drops the finished task's copies; what its session has mapped into memory stays mapped."""
+        unfinished = [
+            session.definition
+            for session in self._sessions.values()
+            if session.folder.model_path() is None
+        ]
+        self._copies.drop_unused(finished, unfinished)
 
     def _extractor(self, definition: TaskDefinition) -> Extractor | None:
         """The task's extractor, if it names one; EXTRACTOR_INVALID if the file is not for its public rows."""
         if not definition.extractor:
             return None
-        extractor = load(_verified(self._extractors, definition.extractor))
+        extractor = load(self._copies.extractor(definition))
         if extractor.file.header.public_set != definition.public_set:
             raise Refusal(EXTRACTOR_INVALID, why="it was trained on another public set")
         return extractor
@@ -269,6 +268,7 @@ async def serve(home: SiloHome, isolation: Isolation, drain: float = DRAIN_SECON
     # From here on folder, ledger and socket are this trainer's alone.
     await _acquire_lock(home, settings.fingerprint)
     discard_unfinished(home.tasks)
+    PublicCopies(home).drop_all()
     home.exchange.mkdir(parents=True, exist_ok=True)
     home.socket.unlink(missing_ok=True)
     server = grpc.aio.server(
@@ -316,14 +316,6 @@ async def _acquire_lock(home: SiloHome, fingerprint: str) -> None:
         "Stop it first, or give this one its own --home. Beside a trainer that runs alone start the agent with "
         "`consilium agent relay`.",
     )
-
-
-def _verified(folder: PublicFolder, digest: str) -> Path:
-    """A file of the exchange folder; CONTENT_CORRUPT unless it is here and has its digest."""
-    path = folder.path(digest)
-    if not path.exists() or digest_of(path) != digest:
-        raise Refusal(CONTENT_CORRUPT, what=f"the {folder.what}", digest=digest)
-    return path
 
 
 def _labels(request: trainer_pb2.VoteRequest | trainer_pb2.FinishRequest) -> bytes | None:

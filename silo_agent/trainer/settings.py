@@ -16,6 +16,7 @@ import structlog
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic_core import to_jsonable_python
 
+from silo_agent.shared.home import SiloHome
 from silo_agent.trainer.approval.policy import ApprovalCriteria, Policy
 from silo_agent.trainer.data.private_data import DataSettings
 from silo_agent.trainer.models.catalogue import LearnerSpec
@@ -98,7 +99,25 @@ class RunningSettings:
 def read_settings(path: Path) -> SiloSettings:
     """The settings at `path`, or ConfigurationError naming the key and the fix."""
     settings = read_yaml(path, SiloSettings)
+    _require_private(settings, SiloHome(path.parent))
     return settings.model_copy(update={"model": settings.model.found_from(path.parent)})
+
+
+def _require_private(settings: SiloSettings, home: SiloHome) -> None:
+    """ConfigurationError if the trainer would read something that the network side can exchange: a student is code."""
+    named = {
+        "data.path": settings.data.path,
+        "start_from": settings.start_from,
+        "model.parameters.path": settings.model.parameters.get("path"),
+    }
+    for key, value in named.items():
+        if isinstance(value, str | Path):
+            found = (home.root / value).resolve()
+            if found.is_relative_to(home.exchange.resolve()):
+                raise ConfigurationError(
+                    f"{home.settings_file}: `{key}` lies in {home.exchange}, where the network side writes.",
+                    "Move it to a folder that only the private side can write.",
+                )
 
 
 def _said(model: BaseModel) -> dict[str, object]:

@@ -22,6 +22,7 @@ from silo_agent.trainer.models.catalogue import LearnerSpec, build, reads
 from silo_agent.trainer.models.protocol import Labelled, Labels
 from silo_agent.trainer.models.scratch_fit import fit_from_scratch
 from silo_agent.trainer.models.stored import dump
+from silo_agent.trainer.public_copies import PublicCopies
 from silo_agent.trainer.task_folder import FINAL_CONSENSUS, find_task
 from wire.ballot import ABSTAIN, unpack
 from wire.errors import ConfigurationError, Refusal
@@ -57,8 +58,11 @@ class LabelledPublicSet:
         return {name: int(count) for name, count in zip(names, counts, strict=True)}
 
 
-def from_home(home: SiloHome, task: str) -> LabelledPublicSet:
-    """What a silo has of a finished task; of its folder only definition, public set and consensus are opened."""
+def from_home(home: SiloHome, task: str, copies: PublicCopies) -> LabelledPublicSet:
+    """What a silo has of a finished task; of its folder only definition and consensus are opened.
+
+    The public set is a copy among `copies`, which must outlive what is returned.
+    """
     folder = find_task(home.tasks, task)
     consensus = folder.get(FINAL_CONSENSUS)
     if consensus is None:
@@ -68,7 +72,14 @@ def from_home(home: SiloHome, task: str) -> LabelledPublicSet:
             "`consilium task export`.",
         )
     definition = folder.definition()
-    return _labelled_public_set(definition, home.public_sets / definition.public_set, consensus)
+    try:
+        public_file = copies.public_set(definition)
+    except Refusal as refusal:
+        raise ConfigurationError(
+            f"The public set of task {definition.name} cannot be used: {refusal.sentence}",
+            "Run the agent once, which fetches it; or export the task.",
+        ) from None
+    return _labelled_public_set(definition, public_file, consensus)
 
 
 def from_folder(folder: Path) -> LabelledPublicSet:

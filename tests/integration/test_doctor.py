@@ -379,7 +379,9 @@ class TestAJoinedSilo:
         findings = {finding["name"]: finding for finding in told.json()["findings"]}
         assert told.json()["status"] == "failed"
         assert findings["private data"]["status"] == "failed"
-        assert "no column state" in findings["private data"]["sentence"]
+        # Why is told where the data are.
+        assert "state" not in findings["private data"]["sentence"]
+        assert "consilium agent check" in findings["private data"]["next_step"]
         assert findings["data schema"]["status"] == "skipped"
         assert "smith" not in told.out + told.err
         told = consilium("agent", "doctor", "--home", tmp_path, status=1)

@@ -34,6 +34,7 @@ from wire.consilium.v1 import admin_pb2, admin_pb2_grpc, registry_pb2, task_pb2
 from wire.errors import (
     CONTENT_CORRUPT,
     CONTENT_MISSING,
+    DATA_MISMATCH,
     EXTRACTOR_INVALID,
     EXTRACTOR_TOO_LARGE,
     EXTRACTOR_UNKNOWN,
@@ -505,33 +506,26 @@ def test_a_trainer_believes_no_extractor_but_the_one_the_task_names(
     async def scenario() -> None:
         link = TrainerClient(home.socket)
 
-        async def refuses(fault: Fault, named: str, handed: str) -> str:
+        async def refuses(fault: Fault, named: str) -> str:
             with pytest.raises(Refusal) as caught:
-                await link.prepare(
-                    task(named), public, "south", registry_pb2.Extractor(digest=handed)
-                )
+                await link.prepare(task(named), "south")
             assert caught.value.code == fault.code, caught.value.sentence
             return caught.value.sentence
 
         await link.wait_ready()
         wanted = digest(good)
-        await refuses(MESSAGE_MALFORMED, wanted, digest(foreign))
-        await refuses(MESSAGE_MALFORMED, wanted, "")
-        await refuses(MESSAGE_MALFORMED, "", wanted)
         with pytest.raises(Refusal) as nameless:
             await link.propose(task("../trainer.sock"))
         assert nameless.value.is_a(EXTRACTOR_UNKNOWN)
-        assert "extractor" in await refuses(CONTENT_CORRUPT, wanted, wanted)
+        assert "extractor" in await refuses(CONTENT_CORRUPT, wanted)
         exchange.extractors.path(wanted).write_bytes(foreign)
-        assert "extractor" in await refuses(CONTENT_CORRUPT, wanted, wanted)
+        assert "extractor" in await refuses(CONTENT_CORRUPT, wanted)
         for bad, why in ((foreign, "another public set"), (b"pickle", "does not begin like one")):
             exchange.extractors.path(digest(bad)).write_bytes(bad)
-            assert why in await refuses(EXTRACTOR_INVALID, digest(bad), digest(bad))
+            assert why in await refuses(EXTRACTOR_INVALID, digest(bad))
         exchange.extractors.path(wanted).write_bytes(good)
-        proper = registry_pb2.Extractor(digest=wanted)
-        assert await link.prepare(task(wanted), public, "south", proper) == []
-        [problem] = await link.prepare(task(""), public, "south")
-        assert "names no extractor" in problem
+        await link.prepare(task(wanted), "south")
+        await refuses(DATA_MISMATCH, "")
         await link.close()
 
     trainer = Service(

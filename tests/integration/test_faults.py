@@ -243,10 +243,13 @@ def test_private_data_that_do_not_fit_are_explained_and_nothing_leaves(live: Fed
     live.start("trial")
     live.until_voted("trial", "north")
     misfit = south.agent.until("task_delayed", code="DATA_MISMATCH")
-    assert "marker" in misfit["sentence"]
     assert "silo.yaml or the data" in misfit["hint"]
-    lost = west.agent.until("task_delayed", code="TASK_INVALID")
-    assert "lost.csv" in lost["sentence"]
+    lost = west.agent.until("task_delayed", code="PRIVATE_SIDE_UNREADY")
+    # Columns and files are named where the data are: in the trainer's own log.
+    for silo, told, named in ((south, misfit, "marker"), (west, lost, "lost.csv")):
+        assert named not in told["sentence"] + told["hint"]
+        assert "consilium agent check" in told["hint"]
+        assert named in silo.agent.text()
     assert live.ballots("trial").keys() == {(1, "north")}
     for silo in (south, west):
         assert {move.kind for move in silo.audit_entries()} <= {Kind.PUBLIC_SET, Kind.APPROVAL}

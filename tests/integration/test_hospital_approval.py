@@ -355,19 +355,19 @@ def test_a_compromised_agent_gets_no_ballot_before_a_person_has_approved(
 
     async def attack(link: TrainerClient) -> None:
         await refuses(link.vote(task.digest, 1, None, 0), NOT_PREPARED)
-        await refuses(link.prepare(task.to_proto(), public, "north"), APPROVAL_NEEDED)
+        await refuses(link.prepare(task.to_proto(), "north"), APPROVAL_NEEDED)
         await refuses(link.vote(task.digest, 1, None, 0), NOT_PREPARED)
         await refuses(link.finish(task.digest, final), NOT_PREPARED)
         assert (ballots(home), learners(home)) == ([], [])
 
         await command("agent", "approve", "wards-2026", "--yes", "--home", home.root)
-        assert await link.prepare(task.to_proto(), public, "north") == []
+        await link.prepare(task.to_proto(), "north")
         ballot = await link.vote(task.digest, 1, None, 0)
         assert len(ballot.data) == task.shape.size_bytes
         # More than was approved: a further round, another definition under the same name.
         await refuses(link.vote(task.digest, 4, None, 0), ROUND_BEYOND_TASK)
         await refuses(link.vote(task.digest, 0, None, 0), ROUND_BEYOND_TASK)
-        await refuses(link.prepare(longer.to_proto(), public, "north"), APPROVAL_NEEDED)
+        await refuses(link.prepare(longer.to_proto(), "north"), APPROVAL_NEEDED)
         await refuses(link.vote(longer.digest, 4, None, 0), NOT_PREPARED)
         assert (await link.vote(task.digest, 1, None, 0)).data == ballot.data
 
@@ -395,16 +395,14 @@ def test_a_compromised_agent_cannot_talk_the_policy_into_another_public_set(
     task = asked_for(public_set[1])
 
     async def attack(link: TrainerClient) -> None:
-        refusal = await refuses(
-            link.prepare(task.to_proto(), public_set[1], "north"), APPROVAL_REFUSED_BY_POLICY
-        )
+        refusal = await refuses(link.prepare(task.to_proto(), "north"), APPROVAL_REFUSED_BY_POLICY)
         assert "public_sets" in refusal.sentence
         await refuses(link.vote(task.digest, 1, None, 0), NOT_PREPARED)
         # What the definition says must be what the file holds.
         claimed = task.model_copy(update={"public_set": "ab" * 32})
         shutil.copy(public_set[0], home.public_sets / ("ab" * 32))
         with pytest.raises(Refusal, match="does not have the digest"):
-            await link.prepare(claimed.to_proto(), public_set[1], "north")
+            await link.prepare(claimed.to_proto(), "north")
 
     compromise(home, public_set, attack)
     assert ballots(home) == []
@@ -425,7 +423,7 @@ def test_a_ballot_stays_here_if_approval_is_withdrawn_while_it_is_trained(
     async def attack(link: TrainerClient) -> None:
         await refuses(link.propose(task.to_proto()), APPROVAL_NEEDED)
         await command("agent", "approve", "wards-2026", "--yes", "--home", home.root)
-        assert await link.prepare(task.to_proto(), public, "north") == []
+        await link.prepare(task.to_proto(), "north")
         vote = asyncio.create_task(link.vote(task.digest, 1, None, 0))
         await asyncio.to_thread(eventually, "training", (gate / "entered").exists)
         await command("agent", "approve", "wards-2026", "--withdraw", "--home", home.root)

@@ -70,14 +70,12 @@ def test_a_promise_of_the_file_is_neither_approved_nor_kept_by_a_trainer_that_ru
             act = act_on(Act.APPROVED, task, criteria, "officer", datetime.now(UTC))
             ApprovalRecord(hospital.home.approvals).add(act)
             await refuses(link.propose(task.to_proto()), SETTINGS_CHANGED)
-            await refuses(link.prepare(task.to_proto(), hospital.public, "north"), SETTINGS_CHANGED)
+            await refuses(link.prepare(task.to_proto(), "north"), SETTINGS_CHANGED)
             assert not (await link.describe()).HasField("privacy_totals")
             # Nor does it hold for the settings that run.
             hospital.settings(NO_NOISE)
             await refuses(link.propose(task.to_proto()), APPROVAL_OUTDATED)
-            await refuses(
-                link.prepare(task.to_proto(), hospital.public, "north"), APPROVAL_OUTDATED
-            )
+            await refuses(link.prepare(task.to_proto(), "north"), APPROVAL_OUTDATED)
             assert (await link.describe()).HasField("privacy_totals")
 
     asyncio.run(attack())
@@ -91,7 +89,7 @@ def test_a_restarted_trainer_asks_again_when_other_things_would_leave(hospital: 
 
     async def vote(number: int) -> trainer_pb2.VoteResponse:
         async with hospital.agent() as link:
-            await link.prepare(task.to_proto(), hospital.public, "north")
+            await link.prepare(task.to_proto(), "north")
             return await link.vote(task.digest, number, None, 0)
 
     async def approved() -> None:
@@ -134,7 +132,7 @@ def test_a_ballot_stays_here_if_silo_yaml_changes_while_it_is_trained(hospital: 
         async with hospital.agent() as link:
             await refuses(link.propose(task.to_proto()), APPROVAL_NEEDED)
             await asyncio.to_thread(hospital.command, "approve", task.name, "--yes")
-            await link.prepare(task.to_proto(), hospital.public, "north")
+            await link.prepare(task.to_proto(), "north")
             vote = asyncio.create_task(link.vote(task.digest, 1, None, 0))
             await asyncio.to_thread(eventually, "training", (gate / "entered").exists)
             hospital.settings(settings | {"privacy": EPSILON_1["privacy"]})

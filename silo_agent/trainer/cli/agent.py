@@ -66,16 +66,21 @@ def check(
     ] = None,
     as_json: JsonFlag = False,
     isolated: Annotated[
-        bool, typer.Option(hidden=True, help="Give up the network first, as the trainer does.")
+        bool,
+        typer.Option(
+            hidden=True, help="For `agent doctor`: give up the network, and tell nothing of rows."
+        ),
     ] = False,
 ) -> None:
     """Check silo.yaml, the private data and the learner before anything starts."""
     isolation = give_up_network() if isolated else None
-    from silo_agent.trainer.check import TrainerChecks
+    from silo_agent.trainer.check import TrainerChecks, without_rows
 
     checks = TrainerChecks(SiloHome(home), public_set, isolation=isolation)
     if as_json:
         findings = list(checks.findings())
+        if isolated:
+            findings = [without_rows(finding) for finding in findings]
         print_json({"findings": [finding.as_json() for finding in findings]})
         if worst(findings) is Status.FAILED:
             raise typer.Exit(1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -44,15 +45,21 @@ def train(
     """Train a student of TASK, or of an exported one. No private row or file is looked at."""
     from silo_agent.trainer import student as students
     from silo_agent.trainer.models.catalogue import LearnerSpec
+    from silo_agent.trainer.public_copies import PublicCopies
 
     if (task is None) == (folder is None):
         raise ConfigurationError("Name a task, or a folder with --from; one of the two.")
     learner = LearnerSpec(name=model, parameters=_parameters(parameter or []))
-    with console.status("Reading the public set and its consensus …") as shown:
+    with (
+        ExitStack() as lent,
+        console.status("Reading the public set and its consensus …") as shown,
+    ):
         if folder is not None:
             labelled = students.from_folder(folder)
         else:
-            labelled = students.from_home(SiloHome(home), task or "")
+            silo = SiloHome(home)
+            copies = lent.enter_context(PublicCopies.borrowed(silo))
+            labelled = students.from_home(silo, task or "", copies)
         shown.update(f"Training {model} on {labelled.labelled_rows} rows …")
         made = students.train(labelled, learner, seed)
         shown.update(f"Writing {out} …")

@@ -5,15 +5,12 @@ What passes between a hospital's two processes, over a Unix socket only. The tra
 network; the agent has the network and no data.
 """
 
-from collections import abc as _abc
 from wire.consilium.v1 import ballot_pb2 as _ballot_pb2
 from wire.consilium.v1 import privacy_pb2 as _privacy_pb2
-from wire.consilium.v1 import registry_pb2 as _registry_pb2
 from wire.consilium.v1 import task_pb2 as _task_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
-from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 import builtins as _builtins
 import sys
@@ -253,8 +250,6 @@ class PrepareRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     DEFINITION_FIELD_NUMBER: _builtins.int
-    PUBLIC_SET_FIELD_NUMBER: _builtins.int
-    EXTRACTOR_FIELD_NUMBER: _builtins.int
     SILO_FIELD_NUMBER: _builtins.int
     silo: _builtins.str
     """The silo's name, as its certificate has it: a task may say which classes it knows."""
@@ -262,25 +257,15 @@ class PrepareRequest(_message.Message):
     def definition(self) -> _task_pb2.TaskDefinition:
         """The definition; the trainer computes its digest itself."""
 
-    @_builtins.property
-    def public_set(self) -> _registry_pb2.PublicSet:
-        """The public set; its file lies in the exchange folder and is verified by the trainer."""
-
-    @_builtins.property
-    def extractor(self) -> _registry_pb2.Extractor:
-        """The task's extractor, if it names one; its file lies in the exchange folder and is verified too."""
-
     def __init__(
         self,
         *,
         definition: _task_pb2.TaskDefinition | None = ...,
-        public_set: _registry_pb2.PublicSet | None = ...,
-        extractor: _registry_pb2.Extractor | None = ...,
         silo: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["definition", b"definition", "extractor", b"extractor", "public_set", b"public_set"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["definition", b"definition"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["definition", b"definition", "extractor", b"extractor", "public_set", b"public_set", "silo", b"silo"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["definition", b"definition", "silo", b"silo"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -288,27 +273,21 @@ Global___PrepareRequest: _TypeAlias = PrepareRequest  # noqa: Y015
 
 @_typing.final
 class PrepareResponse(_message.Message):
-    """The trainer is ready or says what is in the way."""
+    """The trainer is ready. What is in its way it says at home: the agent gets a code."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     TASK_DIGEST_FIELD_NUMBER: _builtins.int
-    PROBLEMS_FIELD_NUMBER: _builtins.int
     task_digest: _builtins.str
     """Digest of the definition as the trainer computed it."""
-    @_builtins.property
-    def problems(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """What does not fit, one sentence each; empty when ready. Names columns, never values."""
-
     def __init__(
         self,
         *,
         task_digest: _builtins.str = ...,
-        problems: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["problems", b"problems", "task_digest", b"task_digest"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["task_digest", b"task_digest"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -385,15 +364,15 @@ class VoteResponse(_message.Message):
     ENCODING_FIELD_NUMBER: _builtins.int
     DATA_FIELD_NUMBER: _builtins.int
     PRIVACY_FIELD_NUMBER: _builtins.int
-    ABSTAINED_FIELD_NUMBER: _builtins.int
     PRIVACY_TOTALS_FIELD_NUMBER: _builtins.int
     TRAINING_FIELD_NUMBER: _builtins.int
+    BUDGET_SPENT_FIELD_NUMBER: _builtins.int
     encoding: _ballot_pb2.Encoding.ValueType
     """How the bits are packed."""
     data: _builtins.bytes
     """The packed hard labels."""
-    abstained: _builtins.str
-    """Why the ballot abstains on every row, in a sentence; empty if it does not."""
+    budget_spent: _builtins.bool
+    """True if the ballot abstains on every row because the budget is spent; why exactly is in the ledger at home."""
     @_builtins.property
     def privacy(self) -> _privacy_pb2.PrivacyDeclaration:
         """What the coordinator is told of its privacy."""
@@ -412,13 +391,13 @@ class VoteResponse(_message.Message):
         encoding: _ballot_pb2.Encoding.ValueType = ...,
         data: _builtins.bytes = ...,
         privacy: _privacy_pb2.PrivacyDeclaration | None = ...,
-        abstained: _builtins.str = ...,
         privacy_totals: Global___PrivacyTotals | None = ...,
         training: Global___TrainingReport | None = ...,
+        budget_spent: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["privacy", b"privacy", "privacy_totals", b"privacy_totals", "training", b"training"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["abstained", b"abstained", "data", b"data", "encoding", b"encoding", "privacy", b"privacy", "privacy_totals", b"privacy_totals", "training", b"training"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["budget_spent", b"budget_spent", "data", b"data", "encoding", b"encoding", "privacy", b"privacy", "privacy_totals", b"privacy_totals", "training", b"training"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
