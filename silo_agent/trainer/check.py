@@ -28,6 +28,7 @@ from silo_agent.trainer.public_copies import PublicCopies
 from silo_agent.trainer.settings import SiloSettings, read_settings
 from wire.errors import ConsiliumError
 from wire.public_content import inspect
+from wire.runtime.files import lock_holder
 from wire.task.definition import TaskDefinition
 
 _READING_ROWS = ("private data", "learner", "data schema")
@@ -92,6 +93,12 @@ class TrainerChecks:
 
     def _read(self) -> Finding:
         self._settings = read_settings(self._home.settings_file)
+        if lock_holder(self._home.trainer_lock) not in (None, self._settings.fingerprint):
+            return warning(
+                "silo.yaml",
+                f"{self._home.settings_file} is sound, and the running trainer read something else.",
+                "Restart the trainer: until then it does nothing.",
+            )
         return ok("silo.yaml", f"{self._home.settings_file} is sound.")
 
     def _policy(self) -> Finding:

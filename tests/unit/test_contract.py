@@ -84,6 +84,36 @@ ALLOWED_FROM_SILOS = {
     "consilium.v1.WatchRequest.instance": "a digest by which a second agent is noticed",
     "grpc.health.v1.HealthCheckRequest.service": "name of a service, looked up",
 }
+# Every field in which a trainer can say something to its agent, which may be in foreign hands.
+ALLOWED_FROM_TRAINERS = {
+    "consilium.v1.DescribeResponse.isolation": "how the process is kept from the network",
+    "consilium.v1.DescribeResponse.isolation_note": "the same in words, chosen before any data are read",
+    "consilium.v1.DescribeResponse.version": "version of the software",
+    "consilium.v1.PrepareResponse.task_digest": "computed from the definition the agent sent",
+    "consilium.v1.PrivacyDeclaration.delta_picos": "what is declared to the coordinator",
+    "consilium.v1.PrivacyDeclaration.epsilon_micros": "what is declared to the coordinator",
+    "consilium.v1.PrivacyDeclaration.estimate": "what is declared to the coordinator",
+    "consilium.v1.PrivacyDeclaration.mechanism": "what is declared to the coordinator",
+    "consilium.v1.PrivacyDeclaration.one_if_not_ppb": "what is declared to the coordinator",
+    "consilium.v1.PrivacyDeclaration.one_if_voted_ppb": "what is declared to the coordinator",
+    "consilium.v1.PrivacyDeclaration.unit": "what is declared to the coordinator",
+    "consilium.v1.PrivacyDeclaration.units_log2": "the silo's size, where the approved task asks for it",
+    "consilium.v1.PrivacyTotals.ballots": "ballots that left, which the agent carried",
+    "consilium.v1.PrivacyTotals.budget_micros": "of silo.yaml",
+    "consilium.v1.PrivacyTotals.estimates": "entries of the ledger",
+    "consilium.v1.PrivacyTotals.releases": "entries of the ledger",
+    "consilium.v1.PrivacyTotals.spent_micros": "what declared ballots cost together",
+    "consilium.v1.PrivacyTotals.task_budget_micros": "of silo.yaml",
+    "consilium.v1.PrivacyTotals.task_spent_micros": "what declared ballots cost together",
+    "consilium.v1.ProposeResponse.task_digest": "computed from the definition the agent sent",
+    "consilium.v1.TrainingReport.gpus": "hardware",
+    "consilium.v1.TrainingReport.units": "how many patients there are, which neighbouring data sets share",
+    "consilium.v1.VoteResponse.budget_spent": "whether the ballot abstains, which the ballot shows",
+    "consilium.v1.VoteResponse.data": "the ballot, paid for",
+    "consilium.v1.VoteResponse.encoding": "of the task",
+    "google.protobuf.Duration.nanos": "how long the agent waited",
+    "google.protobuf.Duration.seconds": "how long the agent waited",
+}
 _FLOATS = {FieldDescriptor.TYPE_FLOAT, FieldDescriptor.TYPE_DOUBLE}
 _TEXTS = {FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES}
 # Well-known types that could smuggle anything.
@@ -223,6 +253,31 @@ def test_all_of_that_is_bounded() -> None:
             assert [
                 missing_bounds(field) for field in message.fields if missing_bounds(field)
             ] == []
+
+
+def test_what_a_trainer_can_say_to_its_agent_is_on_the_list_and_nothing_else() -> None:
+    service = trainer_pb2.DESCRIPTOR.services_by_name["TrainerService"]
+    answers = reachable(method.output_type for method in service.methods)
+    leaves = {
+        field.full_name for message in answers for field in message.fields if not field.message_type
+    }
+    assert leaves == set(ALLOWED_FROM_TRAINERS)
+    texts = of_varying_length(answers)
+    assert texts == {
+        "consilium.v1.DescribeResponse.isolation_note",
+        "consilium.v1.DescribeResponse.version",
+        "consilium.v1.PrepareResponse.task_digest",
+        "consilium.v1.ProposeResponse.task_digest",
+        "consilium.v1.VoteResponse.data",
+    }
+
+
+def test_a_trainer_is_told_nothing_of_public_files_but_their_digests() -> None:
+    """What it checks private data against comes from files that have these digests."""
+    service = trainer_pb2.DESCRIPTOR.services_by_name["TrainerService"]
+    asked = {message.name for message in reachable(method.input_type for method in service.methods)}
+    assert "TaskDefinition" in asked
+    assert not asked & {"PublicSet", "SetSchema", "Column", "Extractor"}
 
 
 def test_silos_can_call_what_they_need() -> None:
