@@ -2,7 +2,7 @@
 
 Transactions run at READ COMMITTED on PostgreSQL and one after the other on SQLite. What must not be changed by
 two replicas at once is locked row by row, always in this order, so that there are no deadlocks:
-members, tasks (by name), rounds and ballots, the revision counter, the head of the audit chain.
+admins, silos (both by name), tasks (by name), rounds and ballots, the revision counter, the head of the audit chain.
 """
 
 from __future__ import annotations

@@ -6,10 +6,12 @@ from datetime import datetime
 
 from sqlalchemy import Connection, Engine, RowMapping, func, select
 
+from coordinator.store.actors import Actor
 from coordinator.store.audit import Act, record
-from coordinator.store.engine import insert_new
+from coordinator.store.engine import insert_new, snapshot
 from coordinator.store.records import PublicSetRecord
 from coordinator.store.schema import in_order, public_sets
+from coordinator.store.standing import acting
 from wire.errors import PUBLIC_SET_UNKNOWN, Refusal
 from wire.runtime.crash_points import crash_point
 
@@ -28,10 +30,10 @@ class PublicSetStore:
         size_bytes: int,
         schema: dict[str, object],
         now: datetime,
-        by: str,
+        by: Actor,
     ) -> tuple[PublicSetRecord, bool]:
         """Publishes content under the next version of `name`; the flag says it was there already."""
-        with self._engine.begin() as tx:
+        with acting(self._engine, by) as tx:
             published = None
             # Another replica may take the version, or publish the same content, in between.
             while published is None:
@@ -59,12 +61,12 @@ class PublicSetStore:
         query = select(public_sets).order_by(
             in_order(public_sets.c.name), public_sets.c.version.desc()
         )
-        with self._engine.begin() as tx:
+        with snapshot(self._engine) as tx:
             return [_record(row) for row in tx.execute(query).mappings()]
 
     def find(self, reference: str) -> PublicSetRecord:
         """By digest, by name (its latest version) or by name@version."""
-        with self._engine.begin() as tx:
+        with snapshot(self._engine) as tx:
             return find_public_set(tx, reference)
 
 

@@ -22,6 +22,7 @@ from structlog.testing import capture_logs
 
 from coordinator.api.interceptor import SERVICE_TABLE, AdmissionInterceptor, caller
 from coordinator.pki.authority import IssuedKey
+from coordinator.store.actors import Caller
 from wire.consilium.v1 import (
     admin_pb2,
     admin_pb2_grpc,
@@ -41,7 +42,7 @@ from wire.errors import (
     Refusal,
 )
 from wire.identity.files import IdentityFiles, key_pem, new_key
-from wire.identity.identity import Identity, Role
+from wire.identity.identity import Role
 from wire.net.channels import secure_channel, translated
 
 ECHO = "consilium.test.Echo"
@@ -236,8 +237,8 @@ class TestEveryKindOfMethod:
     def test_a_revoked_silo_is_refused_before_the_servicer_runs(
         self, consortium: Consortium, kind: str
     ) -> None:
-        async def revoked(identity: Identity, fingerprint: str) -> None:
-            raise Refusal(SILO_REVOKED, name=identity.name)
+        async def revoked(caller: Caller) -> None:
+            raise Refusal(SILO_REVOKED, name=caller.name)
 
         served: list[object] = []
         gate = AdmissionInterceptor(

@@ -20,6 +20,7 @@ from store_scenes import (
     NOW,
     SCHEMA,
     SET_DIGEST,
+    accept,
     acts,
     ballot,
     consensus,
@@ -278,15 +279,15 @@ class StoreContract:
         for minute, silo in enumerate(("north", "south", "east"), start=1):
             assert (running(store.tasks.get("sepsis")).quorum_at is None) == (minute <= 2)
             moment = NOW + timedelta(minutes=minute)
-            store.ballots.accept(ballot(silo, b"\x01", at=moment), b"\x01")
+            accept(store, ballot(silo, b"\x01", at=moment), b"\x01")
         assert running(store.tasks.get("sepsis")).quorum_at == NOW + timedelta(minutes=2)
 
     def test_the_same_ballot_again_is_the_same_record(self, store: Store) -> None:
         open_task(store, "north", "south")
         payload = b"\x01\x02"
-        first = store.ballots.accept(ballot("north", payload), payload)
+        first = accept(store, ballot("north", payload), payload)
         repeated = replace(ballot("north", payload, at=NOW + HOUR), signature=b"another")
-        again = store.ballots.accept(repeated, payload)
+        again = accept(store, repeated, payload)
         # The receipt that was given then, signature and all.
         assert again == replace(first, already_held=True)
         assert store.ballots.held("sepsis", 1, "north") == again
@@ -339,8 +340,8 @@ class StoreContract:
         assert vote(store, "north")
 
     def test_a_ballot_for_an_unknown_or_unstarted_task_is_refused(self, store: Store) -> None:
-        refused(TASK_UNKNOWN, lambda: vote(store, "north"), "sepsis")
         join(store, "north", "south")
+        refused(TASK_UNKNOWN, lambda: vote(store, "north"), "sepsis")
         publish_set(store)
         store.tasks.create(definition(), NOW, ADMIN)
         refused(ROUND_CLOSED, lambda: vote(store, "north"))

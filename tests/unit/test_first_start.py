@@ -16,11 +16,12 @@ from coordinator.cli import coordinator as commands
 from coordinator.pki.authority import Authority
 from coordinator.settings import CoordinatorHome
 from coordinator.store import Store
+from coordinator.store.actors import Caller
 from coordinator.store.members import MemberStore
 from silo_agent.agent.cli import agent
 from wire.errors import ConfigurationError, Refusal
 from wire.identity.files import IdentityFiles, key_pem, pending_key
-from wire.identity.identity import Role
+from wire.identity.identity import Identity, Role
 from wire.identity.join_token import JoinToken
 from wire.net.enrolment import request_pem
 
@@ -153,7 +154,9 @@ def test_what_was_cut_off_is_finished_with_one_authority_and_one_admin(
     identity = IdentityFiles.load(folder.admin, Role.ADMIN)
     assert identity.authorities_pem == authority.read_bytes()
     store = Store(folder.database_url(folder.settings()))
-    store.members.admit(Role.ADMIN, "admin", identity.certificate.fingerprint)
+    store.members.admit(
+        Caller(Identity("hospitals", Role.ADMIN, "admin"), identity.certificate.fingerprint)
+    )
     store.close()
 
 
