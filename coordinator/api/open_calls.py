@@ -42,9 +42,6 @@ class OpenCalls:
     def __init__(self) -> None:
         self._calls: set[OpenCall] = set()
 
-    def __len__(self) -> int:
-        return len(self._calls)
-
     @contextmanager
     def holding(self) -> Iterator[OpenCall]:
         """The current task is a call until the block ends.
