@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 
 from sqlalchemy import Connection, Engine, RowMapping, func, select
@@ -14,6 +15,9 @@ from coordinator.store.schema import in_order, public_sets
 from coordinator.store.standing import acting
 from wire.errors import PUBLIC_SET_UNKNOWN, Refusal
 from wire.runtime.crash_points import crash_point
+
+# No more digits than the column holds.
+_NAME_AND_VERSION = re.compile(r"([^@]*)@([0-9]{1,9})")
 
 
 class PublicSetStore:
@@ -72,9 +76,10 @@ class PublicSetStore:
 
 def find_public_set(tx: Connection, reference: str) -> PublicSetRecord:
     """The set `reference` means, within a transaction, or PUBLIC_SET_UNKNOWN."""
-    name, _, version = reference.partition("@")
+    named = _NAME_AND_VERSION.fullmatch(reference)
     query = select(public_sets).order_by(public_sets.c.version.desc())
-    if version.isdecimal():
+    if named:
+        name, version = named.groups()
         query = query.where(public_sets.c.name == name, public_sets.c.version == int(version))
     else:
         query = query.where((public_sets.c.digest == reference) | (public_sets.c.name == reference))

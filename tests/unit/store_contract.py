@@ -42,6 +42,7 @@ from wire.ballot import digest
 from wire.errors import (
     BALLOT_CONFLICT,
     CONSENSUS_UNKNOWN,
+    MESSAGE_MALFORMED,
     NOT_A_PARTICIPANT,
     PUBLIC_SET_UNKNOWN,
     ROUND_CLOSED,
@@ -126,10 +127,16 @@ class StoreContract:
         assert store.public_sets.find(SET_DIGEST) == first
         assert first.schema == SCHEMA
 
-    @pytest.mark.parametrize("unknown", ["ward", "wards@3", "c" * 64])
+    @pytest.mark.parametrize(
+        "unknown",
+        ["ward", "wards@3", "c" * 64, f"wards@{2**31}", f"wards@{2**63}", "wards@" + "9" * 5000],
+    )
     def test_an_unknown_set_is_named(self, store: Store, unknown: str) -> None:
         publish_set(store)
         refused(PUBLIC_SET_UNKNOWN, lambda: store.public_sets.find(unknown), unknown)
+
+    def test_a_number_no_database_holds_is_the_callers_mistake(self, store: Store) -> None:
+        refused(MESSAGE_MALFORMED, lambda: store.ballots.held("sepsis", 2**70, "north"))
 
     # -- tasks ---------------------------------------------------------------------------------------
 
