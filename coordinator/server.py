@@ -35,6 +35,7 @@ from coordinator.context import ServiceContext
 from coordinator.metrics.handshakes import HandshakeRefusal
 from coordinator.metrics.instruments import Metrics
 from coordinator.metrics.store import StoreCollector, read_snapshot
+from coordinator.pki.authority import Authority
 from coordinator.pki.certificate_keeper import ServerCertificateKeeper, ensure_leaf
 from coordinator.pki.credentials import Credentials
 from coordinator.pki.rotation import Authorities
@@ -152,7 +153,9 @@ def build_context(
 ) -> ServiceContext:
     """Opens authority, store and folders, and builds the parts that servicers share."""
     clock = utc_now
-    ensure_leaf(home, settings, Authorities.load(home.authority), clock())
+    authorities = Authorities.load(home.authority)
+    require_own_authority(settings, authorities.signing)
+    ensure_leaf(home, settings, authorities, clock())
     credentials = Credentials(home)
     store = open_existing_store(home, settings)
     signer = credentials.signer
@@ -177,6 +180,16 @@ def build_context(
         metrics=metrics,
         clock=clock,
     )
+
+
+def require_own_authority(settings: CoordinatorSettings, authority: Authority) -> None:
+    """ConfigurationError if the authority issues identities of another consortium than coordinator.yaml names."""
+    if authority.consortium != settings.consortium:
+        raise ConfigurationError(
+            f"coordinator.yaml names the consortium {settings.consortium}, but the authority is that of "
+            f"{authority.consortium}.",
+            "Write the authority's name back into coordinator.yaml: a consortium keeps its name.",
+        )
 
 
 def _check_content(store: Store, folder: PublicSetFolder, extractors: ExtractorFolder) -> None:

@@ -238,7 +238,8 @@ class AdmissionInterceptor(grpc.aio.ServerInterceptor):
         except grpc.aio.AbortError:
             raise
         except Refusal as refusal:
-            if not self._lines.take(_rate_limit_key(context)):
+            # By member: a new certificate brings no new allowance of lines.
+            if not self._lines.take(_caller_name(context)):
                 _log.info(
                     "rpc_refused",
                     code=refusal.code,
@@ -266,10 +267,7 @@ def _shortened(sentence: str) -> str:
 
 
 def _rate_limit_key(context: Context) -> str:
-    """Whose calls are counted together: those with one certificate, else those from one address.
-
-    Not those of one name: a certificate that was replaced must not use up what its successor may call.
-    """
+    """Whose calls are counted together before they are admitted: those with one certificate, else from one address."""
     for pem in (context.auth_context() or {}).get("x509_pem_cert", ()):
         return hashlib.sha256(pem).hexdigest()
     return address_of(context.peer())

@@ -14,7 +14,8 @@ from typer.testing import CliRunner, Result
 
 from coordinator.cli import coordinator as commands
 from coordinator.pki.authority import Authority
-from coordinator.settings import CoordinatorHome
+from coordinator.server import require_own_authority
+from coordinator.settings import CoordinatorHome, CoordinatorSettings
 from coordinator.store import Store
 from coordinator.store.actors import Caller
 from coordinator.store.members import MemberStore
@@ -323,3 +324,12 @@ def test_an_expired_identity_without_a_new_token_is_an_error_that_says_what_to_d
     assert isinstance(error, Refusal)
     assert error.code == "CERTIFICATE_EXPIRED"
     assert "new join token" in error.hint
+
+
+def test_an_authority_of_another_consortium_is_not_served(tmp_path: Path) -> None:
+    authority = Authority.create(tmp_path, "rhine-clinics", datetime.now(UTC))
+    ours = CoordinatorSettings(consortium="rhine-clinics", hosts=("localhost",))
+    require_own_authority(ours, authority)
+    other = CoordinatorSettings(consortium="elbe-clinics", hosts=("localhost",))
+    with pytest.raises(ConfigurationError, match=r"elbe-clinics.*rhine-clinics"):
+        require_own_authority(other, authority)
