@@ -26,6 +26,7 @@ from coordinator.api.interceptor import (
     AdmissionInterceptor,
     Admitted,
 )
+from coordinator.api.open_calls import OpenCalls, end_calls_of_outsiders
 from coordinator.api.rate_limit import LOG_LINES, Buckets, CallLimiter
 from coordinator.api.registry import RegistryServicer
 from coordinator.api.rounds import RoundsServicer
@@ -34,16 +35,18 @@ from coordinator.context import ServiceContext
 from coordinator.metrics.handshakes import HandshakeRefusal
 from coordinator.metrics.instruments import Metrics
 from coordinator.metrics.store import StoreCollector, read_snapshot
+from coordinator.pki.authority import Authority
 from coordinator.pki.certificate_keeper import ServerCertificateKeeper, ensure_leaf
 from coordinator.pki.credentials import Credentials
 from coordinator.pki.rotation import Authorities
 from coordinator.probe import WHO
-from coordinator.rounds.change_bus import ChangeBus
+from coordinator.rounds.change_bus import ChangeBus, Topic
 from coordinator.rounds.scheduler import RoundScheduler
 from coordinator.rounds.task_cache import TaskCache
 from coordinator.settings import CoordinatorHome, CoordinatorSettings
 from coordinator.setup.init import open_existing_store
 from coordinator.store import Store
+from coordinator.store.actors import Caller
 from coordinator.store.executor import StoreExecutor
 from wire.consilium.v1 import (
     admin_pb2_grpc,
@@ -53,7 +56,6 @@ from wire.consilium.v1 import (
     rounds_pb2_grpc,
 )
 from wire.errors import ConfigurationError
-from wire.identity.identity import Identity
 from wire.net.address import join_address
 from wire.net.channels import OPEN_PORT, ConnectionLimits, server_options
 from wire.public_file import ExtractorFolder, PublicSetFolder
@@ -78,7 +80,7 @@ async def serve(home: CoordinatorHome, drain: float = DRAIN_SECONDS) -> None:
     registry.register(
         StoreCollector(partial(read_snapshot, service.store), service.clock, metrics.tasks.show)
     )
-    lines = Buckets(LOG_LINES, time.monotonic)
+    lines, open_calls = Buckets(LOG_LINES, time.monotonic), OpenCalls()
     with HandshakeLog(lambda reason: _count_handshake(metrics, lines, reason)):
         limits = settings.limits
         main = _server(
@@ -86,13 +88,18 @@ async def serve(home: CoordinatorHome, drain: float = DRAIN_SECONDS) -> None:
             SERVICE_TABLE,
             CallLimiter.for_members(limits, time.monotonic),
             ConnectionLimits(),
+            open_calls,
         )
         rounds_pb2_grpc.add_RoundsServiceServicer_to_server(RoundsServicer(service), main)
         registry_pb2_grpc.add_RegistryServiceServicer_to_server(RegistryServicer(service), main)
         admin_pb2_grpc.add_AdminServiceServicer_to_server(AdminServicer(service), main)
         identity_pb2_grpc.add_IdentityServiceServicer_to_server(IdentityServicer(service), main)
         enrolment = _server(
-            service, ENROLMENT_TABLE, CallLimiter.for_enrolment(limits, time.monotonic), OPEN_PORT
+            service,
+            ENROLMENT_TABLE,
+            CallLimiter.for_enrolment(limits, time.monotonic),
+            OPEN_PORT,
+            open_calls,
         )
         enrolment_pb2_grpc.add_EnrolmentServiceServicer_to_server(
             EnrolmentServicer(service), enrolment
@@ -110,6 +117,11 @@ async def serve(home: CoordinatorHome, drain: float = DRAIN_SECONDS) -> None:
         background = [
             asyncio.create_task(service.change_bus.run()),
             asyncio.create_task(service.scheduler.run()),
+            asyncio.create_task(
+                end_calls_of_outsiders(
+                    open_calls, service.store, service.in_store, service.change_bus
+                )
+            ),
             asyncio.create_task(_certificate_keeper(home, service).run()),
         ]
         log.info(
@@ -141,7 +153,9 @@ def build_context(
 ) -> ServiceContext:
     """Opens authority, store and folders, and builds the parts that servicers share."""
     clock = utc_now
-    ensure_leaf(home, settings, Authorities.load(home.authority), clock())
+    authorities = Authorities.load(home.authority)
+    require_own_authority(settings, authorities.signing)
+    ensure_leaf(home, settings, authorities, clock())
     credentials = Credentials(home)
     store = open_existing_store(home, settings)
     signer = credentials.signer
@@ -166,6 +180,16 @@ def build_context(
         metrics=metrics,
         clock=clock,
     )
+
+
+def require_own_authority(settings: CoordinatorSettings, authority: Authority) -> None:
+    """ConfigurationError if the authority issues identities of another consortium than coordinator.yaml names."""
+    if authority.consortium != settings.consortium:
+        raise ConfigurationError(
+            f"coordinator.yaml names the consortium {settings.consortium}, but the authority is that of "
+            f"{authority.consortium}.",
+            "Write the authority's name back into coordinator.yaml: a consortium keeps its name.",
+        )
 
 
 def _check_content(store: Store, folder: PublicSetFolder, extractors: ExtractorFolder) -> None:
@@ -199,20 +223,23 @@ def _server(
     table: Mapping[str, Admitted],
     call_limiter: CallLimiter,
     connection_limits: ConnectionLimits,
+    open_calls: OpenCalls,
 ) -> grpc.aio.Server:
     limits = service.settings.limits
 
-    async def admit(identity: Identity, fingerprint: str) -> None:
+    async def admit(caller: Caller) -> None:
         """Asked at every call, so that a member is refused from the first call after it was shut out."""
-        await service.in_store(
-            service.store.members.admit, identity.role, identity.name, fingerprint
-        )
+        if await service.in_store(service.store.members.admit, caller):
+            service.change_bus.announce(Topic.MEMBERS)
 
     interceptor = AdmissionInterceptor(
         table,
         admit,
         service.metrics.refused,
+        consortium=service.settings.consortium,
+        open_calls=open_calls,
         call_limiter=call_limiter,
+        member_limiter=CallLimiter.for_members(limits, time.monotonic),
         silence=limits.silence,
         answering=service.metrics.calls.measure,
     )

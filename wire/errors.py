@@ -82,6 +82,12 @@ NO_IDENTITY = _fault(
     "The call carries no Consilium certificate.",
     "Join first: `consilium agent join TOKEN`.",
 )
+OTHER_CONSORTIUM = _fault(
+    "OTHER_CONSORTIUM",
+    _S.PERMISSION_DENIED,
+    "The certificate is of the consortium {found}, not of {expected}.",
+    "Use the identity of the right consortium; see `consilium agent doctor` for the one in use here.",
+)
 WRONG_ROLE = _fault(
     "WRONG_ROLE",
     _S.PERMISSION_DENIED,

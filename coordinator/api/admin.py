@@ -8,7 +8,7 @@ from typing import Any
 
 import structlog
 
-from coordinator.api.admin_part import actor, check_name
+from coordinator.api.admin_part import check_name
 from coordinator.api.consensuses import ConsensusReading
 from coordinator.api.extractors import ExtractorPublishing
 from coordinator.api.interceptor import caller
@@ -85,7 +85,7 @@ class AdminServicer(
             header.size_bytes,
             schema.model_dump(mode="json"),
             service.clock(),
-            actor(),
+            caller(),
         )
         crash_point("public-set-published")
         log.info(

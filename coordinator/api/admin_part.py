@@ -22,18 +22,13 @@ class AdminPart(admin_pb2_grpc.AdminServiceServicer):
         self._service = service
 
     def _announce(self, event: str, **subject: str) -> None:
-        """Announces a change to all replicas, and logs who made it."""
-        self._service.change_bus.announce(Topic.TASKS, Topic.BALLOTS)
+        """Announces a change of tasks or members to all replicas, and logs who made it."""
+        self._service.change_bus.announce(*Topic)
         log.info(event, admin=caller().name, **subject)
 
     async def _silo_messages(self) -> list[admin_pb2.Silo]:
         records = await self._service.in_store(self._service.store.silos.all)
         return [silo_message(record, self._service.clock()) for record in records]
-
-
-def actor() -> str:
-    """Who acts, for the audit chain."""
-    return f"admin/{caller().name}"
 
 
 def check_name(what: str, name: str) -> None:

@@ -44,7 +44,7 @@ class EnrolmentServicer(enrolment_pb2_grpc.EnrolmentServiceServicer):
         crash_point("member-joined")
         log.info("member_joined", role=str(role), name=name)
         # A silo that comes back after it was revoked must be in good standing in the task cache, too.
-        service.change_bus.announce(Topic.TASKS, Topic.BALLOTS)
+        service.change_bus.announce(Topic.TASKS, Topic.BALLOTS, Topic.MEMBERS)
         return enrolment_pb2.EnrolResponse(
             name=name,
             role=role_message(role),

@@ -8,7 +8,7 @@ from typing import Any
 
 import structlog
 
-from coordinator.api.admin_part import AdminPart, actor
+from coordinator.api.admin_part import AdminPart
 from coordinator.api.interceptor import caller
 from coordinator.api.translation import extractor_message
 from coordinator.api.upload import opening
@@ -46,7 +46,7 @@ class ExtractorPublishing(AdminPart):
                 size_bytes=header.size_bytes,
                 added_at=service.clock(),
             ),
-            actor(),
+            caller(),
         )
         log.info(
             "extractor_published",

@@ -11,6 +11,7 @@ from coordinator.api.translation import role_message, timestamp
 from coordinator.context import ServiceContext
 from coordinator.pki.key_request import key_hash
 from coordinator.pki.members import certificate_issuer
+from coordinator.rounds.change_bus import Topic
 from wire import OLDEST_PROTOCOL_VERSION, PROTOCOL_VERSION, __version__
 from wire.consilium.v1 import identity_pb2, identity_pb2_grpc
 from wire.identity.identity import Role, read_certificate
@@ -33,13 +34,13 @@ class IdentityServicer(identity_pb2_grpc.IdentityServiceServicer):
         request_pem = request.certificate_request_pem.encode()
         pem = await service.in_store(
             service.store.members.renew,
-            member.role,
-            member.name,
+            member,
             key_hash(request_pem),
             now,
             certificate_issuer(service.authority, service.certificate_lifetime, request_pem, now),
         )
         crash_point("certificate-renewed")
+        service.change_bus.announce(Topic.MEMBERS)
         service.metrics.renewals.labels(str(member.role)).inc()
         log.info("certificate_renewed", role=str(member.role), name=member.name)
         return identity_pb2.RenewResponse(
@@ -66,7 +67,7 @@ class IdentityServicer(identity_pb2_grpc.IdentityServiceServicer):
             await service.task_cache.public_sets(member.name) if member.role is Role.SILO else []
         )
         return identity_pb2.WhoAmIResponse(
-            consortium=member.consortium,
+            consortium=member.identity.consortium,
             role=role_message(member.role),
             name=member.name,
             coordinator_version=__version__,

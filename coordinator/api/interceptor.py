@@ -19,19 +19,21 @@ import grpc
 import grpc.aio
 import structlog
 
+from coordinator.api.open_calls import OpenCall, OpenCalls
 from coordinator.api.rate_limit import LOG_LINES, Buckets, CallLimiter
 from coordinator.api.upload import Piece, Upload, measuring
 from coordinator.settings import Limits
+from coordinator.store.actors import Caller
 from wire.errors import (
     HEADERS_TOO_LARGE,
     INTERNAL,
     NO_IDENTITY,
+    OTHER_CONSORTIUM,
     WRONG_ROLE,
     Refusal,
 )
 from wire.identity.identity import (
     Certificate,
-    Identity,
     Role,
     expiry_refusal,
     presented_certificate,
@@ -40,7 +42,7 @@ from wire.net.channels import MAX_METADATA_BYTES
 from wire.runtime.logs import exception_summary
 
 Admitted = frozenset[Role] | Literal["anyone"]
-Admit = Callable[[Identity, str], Awaitable[None]]
+Admit = Callable[[Caller], Awaitable[None]]
 # grpc's classes are generic only in its type stubs, hence the quotes.
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
@@ -62,11 +64,11 @@ ENROLMENT_TABLE: Final[Mapping[str, Admitted]] = {
 # A status travels as a header, whose size is limited, and a sentence may quote what a caller sent.
 _LONGEST_SENTENCE: Final = 1000
 
-_caller: ContextVar[Identity] = ContextVar("caller")
+_caller: ContextVar[Caller] = ContextVar("caller")
 _log = structlog.get_logger(__name__)
 
 
-def caller() -> Identity:
+def caller() -> Caller:
     """Who makes the call being served; LookupError in a method that is open to anyone."""
     return _caller.get()
 
@@ -74,10 +76,14 @@ def caller() -> Identity:
 class AdmissionInterceptor(grpc.aio.ServerInterceptor):
     """Admits callers by a role table and turns refusals into gRPC statuses.
 
-    `admit(identity, fingerprint)` raises Refusal for a caller the store does not (or no longer) accept.
+    `admit(caller)` raises Refusal for a caller the store does not (or no longer) accept. It is asked before anything
+    of a call is read, and again when its message or upload is complete; in between and afterwards `open_calls` can
+    end the call. `consortium` is the trust domain of every caller; empty means that any is good.
     `on_refusal(code, method)` is called for every refused or failed call; `answering(method, context)` is entered
-    for as long as any call lasts. `call_limiter` limits calls; `silence` is how many seconds a caller's next message
-    may take. Every message is held to the bounds of its proto (`coordinator.api.upload`).
+    for as long as any call lasts. `call_limiter` limits what comes, by certificate or address; `member_limiter` what
+    admitted members do, by name, so that a new certificate brings no new allowance and one that was replaced uses
+    up nothing of its successor's. `silence` is how many seconds a caller's next message may take. Every message is
+    held to the bounds of its proto (`coordinator.api.upload`).
     """
 
     def __init__(
@@ -87,7 +93,10 @@ class AdmissionInterceptor(grpc.aio.ServerInterceptor):
         on_refusal: Callable[[str, str], None],
         new_incident: Callable[[], str] = lambda: secrets.token_hex(4),
         *,
+        consortium: str = "",
+        open_calls: OpenCalls | None = None,
         call_limiter: CallLimiter | None = None,
+        member_limiter: CallLimiter | None = None,
         silence: float = Limits().silence,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
         answering: Answering = lambda method, context: nullcontext(),
@@ -96,7 +105,10 @@ class AdmissionInterceptor(grpc.aio.ServerInterceptor):
         self._admit = admit
         self._on_refusal = on_refusal
         self._new_incident = new_incident
+        self._consortium = consortium
+        self._open_calls = open_calls or OpenCalls()
         self._call_limiter = call_limiter or CallLimiter.for_members(Limits(), time.monotonic)
+        self._member_limiter = member_limiter or CallLimiter.for_members(Limits(), time.monotonic)
         self._silence = silence
         self._clock = clock
         self._answering = answering
@@ -150,22 +162,40 @@ class AdmissionInterceptor(grpc.aio.ServerInterceptor):
         async with self._reporting_errors(method, context):
             with self._call_limiter.passing(_rate_limit_key(context), method):
                 _check_headers(context)
+                call = None
                 try:
-                    certificate = await self._authenticate(method, context)
-                    async with self._while_valid(certificate):
-                        yield upload
+                    with self._open_calls.holding() as call:
+                        async with self._as_allowed(method, context, call, upload):
+                            yield upload
                 except grpc.aio.AbortError:
                     raise
                 except Exception:
-                    await upload.hear_out()
+                    await upload.hear_out(briefly=call is not None and call.refusal is not None)
                     raise
 
     @asynccontextmanager
-    async def _while_valid(self, certificate: Certificate | None) -> AsyncIterator[None]:
-        """Ends the block when the certificate does: TLS looks at it once per connection, or less."""
-        if certificate is None:
+    async def _as_allowed(
+        self, method: str, context: Context, call: OpenCall, upload: Upload
+    ) -> AsyncIterator[None]:
+        """Serves the block as a call of whoever may make it."""
+        presented = self._presented(method, context)
+        if presented is None:
             yield
             return
+        member, certificate = presented
+        # Named first: whoever is shut out after it was admitted has its call ended.
+        call.caller = member
+        await self._admit(member)
+        with self._member_limiter.passing(str(member), method):
+            upload.when_complete(lambda: self._admit(member))
+            # Every call is served in a task of its own, so the value dies with the call.
+            _caller.set(member)
+            async with self._while_valid(certificate):
+                yield
+
+    @asynccontextmanager
+    async def _while_valid(self, certificate: Certificate) -> AsyncIterator[None]:
+        """Ends the block when the certificate does: TLS looks at it once per connection, or less."""
         left = certificate.not_after - self._clock()
         try:
             async with asyncio.timeout(left.total_seconds()) as validity:
@@ -175,8 +205,8 @@ class AdmissionInterceptor(grpc.aio.ServerInterceptor):
                 raise
             raise expiry_refusal(certificate) from None
 
-    async def _authenticate(self, method: str, context: Context) -> Certificate | None:
-        """The caller's certificate; None where anyone may call. Refuses callers that may not."""
+    def _presented(self, method: str, context: Context) -> tuple[Caller, Certificate] | None:
+        """The caller and its certificate; None where anyone may call. Refuses those that may call nothing here."""
         allowed = next(
             (roles for prefix, roles in self._table.items() if method.startswith(prefix)),
             frozenset[Role](),
@@ -187,6 +217,8 @@ class AdmissionInterceptor(grpc.aio.ServerInterceptor):
         if certificate is None or certificate.identity is None:
             raise Refusal(NO_IDENTITY)
         identity = certificate.identity
+        if self._consortium and identity.consortium != self._consortium:
+            raise Refusal(OTHER_CONSORTIUM, found=identity.consortium, expected=self._consortium)
         if self._clock() >= certificate.not_after:
             raise expiry_refusal(certificate)
         if identity.role not in allowed:
@@ -197,10 +229,7 @@ class AdmissionInterceptor(grpc.aio.ServerInterceptor):
                 method=method.rpartition("/")[2],
                 allowed=" or ".join(sorted(allowed)) or "a role that does not exist",
             )
-        await self._admit(identity, certificate.fingerprint)
-        # Every call is served in a task of its own, so the value dies with the call.
-        _caller.set(identity)
-        return certificate
+        return Caller(identity, certificate.fingerprint), certificate
 
     @asynccontextmanager
     async def _reporting_errors(self, method: str, context: Context) -> AsyncIterator[None]:
@@ -209,7 +238,8 @@ class AdmissionInterceptor(grpc.aio.ServerInterceptor):
         except grpc.aio.AbortError:
             raise
         except Refusal as refusal:
-            if not self._lines.take(_rate_limit_key(context)):
+            # By member: a new certificate brings no new allowance of lines.
+            if not self._lines.take(_caller_name(context)):
                 _log.info(
                     "rpc_refused",
                     code=refusal.code,
@@ -237,10 +267,7 @@ def _shortened(sentence: str) -> str:
 
 
 def _rate_limit_key(context: Context) -> str:
-    """Whose calls are counted together: those with one certificate, else those from one address.
-
-    Not those of one name: a certificate that was replaced must not use up what its successor may call.
-    """
+    """Whose calls are counted together before they are admitted: those with one certificate, else from one address."""
     for pem in (context.auth_context() or {}).get("x509_pem_cert", ()):
         return hashlib.sha256(pem).hexdigest()
     return address_of(context.peer())

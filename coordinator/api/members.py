@@ -8,7 +8,7 @@ from typing import Any
 import structlog
 from google.protobuf.duration_pb2 import Duration
 
-from coordinator.api.admin_part import AdminPart, actor, check_name
+from coordinator.api.admin_part import AdminPart, check_name
 from coordinator.api.interceptor import caller
 from coordinator.api.translation import admin_message, silo_message, timestamp
 from coordinator.pki.members import new_token
@@ -58,9 +58,9 @@ class MemberAdministration(AdminPart):
         """Shuts an admin out."""
         service = self._service
         await service.in_store(
-            service.store.members.revoke, Role.ADMIN, request.name, service.clock(), actor()
+            service.store.members.revoke, Role.ADMIN, request.name, service.clock(), caller()
         )
-        log.warning("admin_revoked", name=request.name, admin=caller().name)
+        self._announce("admin_revoked", name=request.name)
         return admin_pb2.RevokeAdminResponse()
 
     async def ListSilos(
@@ -78,14 +78,14 @@ class MemberAdministration(AdminPart):
     async def RevokeSilo(
         self, request: admin_pb2.RevokeSiloRequest, context: Any
     ) -> admin_pb2.RevokeSiloResponse:
-        """Shuts a silo out for good; its open streams end when its replica is notified."""
+        """Shuts a silo out for good; its open calls end when their replica is notified."""
         service = self._service
         await service.in_store(
             service.store.members.revoke,
             Role.SILO,
             request.name,
             service.clock(),
-            actor(),
+            caller(),
             drop_ballots=request.drop_ballots,
         )
         self._announce("silo_revoked", silo=request.name)
@@ -100,7 +100,7 @@ class MemberAdministration(AdminPart):
             service.store.members.suspend,
             request.name,
             service.clock(),
-            actor(),
+            caller(),
             drop_ballots=request.drop_ballots,
         )
         self._announce("silo_suspended", silo=request.name)
@@ -111,7 +111,9 @@ class MemberAdministration(AdminPart):
     ) -> admin_pb2.ResumeSiloResponse:
         """Lets a suspended silo in again."""
         service = self._service
-        await service.in_store(service.store.members.resume, request.name, service.clock(), actor())
+        await service.in_store(
+            service.store.members.resume, request.name, service.clock(), caller()
+        )
         self._announce("silo_resumed", silo=request.name)
         return admin_pb2.ResumeSiloResponse(silo=await self._silo(request.name))
 
@@ -132,7 +134,7 @@ class MemberAdministration(AdminPart):
             service.store.members.register,
             record,
             now,
-            actor(),
+            caller(),
             replace_token=request.replace_token,
         )
         log.info("member_registered", role=str(role), name=token.name, admin=caller().name)

@@ -130,7 +130,7 @@ class CallLimiter:
 
     @classmethod
     def for_members(cls, limits: Limits, clock: Clock) -> CallLimiter:
-        """For the port where callers show certificates; a key is one certificate."""
+        """For the port where callers show certificates; a key is one certificate, or one member."""
         by_method = {RENEW: limits.renewals}
         return cls(
             clock, limits.calls, None, by_method, limits.calls_at_once, limits.watches_at_once

@@ -45,7 +45,7 @@ class RoundsServicer(rounds_pb2_grpc.RoundsServiceServicer):
         require_served(silo, request.agent_version, __version__)
         await service.in_store(
             service.store.silos.take_lease,
-            silo,
+            caller(),
             request.instance,
             request.agent_version[:32],
             service.clock(),
@@ -74,7 +74,7 @@ class RoundsServicer(rounds_pb2_grpc.RoundsServiceServicer):
         service = self._service
         until = await service.in_store(
             service.store.silos.renew_lease,
-            caller().name,
+            caller(),
             request.instance,
             int(request.activity),
             service.clock(),
@@ -93,7 +93,7 @@ class RoundsServicer(rounds_pb2_grpc.RoundsServiceServicer):
         """Ends the lease."""
         service = self._service
         await service.in_store(
-            service.store.silos.release_lease, caller().name, request.instance, service.clock()
+            service.store.silos.release_lease, caller(), request.instance, service.clock()
         )
         service.change_bus.announce(Topic.BALLOTS)
         return rounds_pb2.LeaveResponse()
@@ -114,7 +114,7 @@ class RoundsServicer(rounds_pb2_grpc.RoundsServiceServicer):
         payload = await _payload(request_iterator, shape)
         check_ballot(task, silo, payload, header.digest)
         signed = self._signed(header, silo, declaration, seen)
-        ballot = await service.in_store(service.store.ballots.accept, signed, payload)
+        ballot = await service.in_store(service.store.ballots.accept, caller(), signed, payload)
         crash_point("ballot-accepted")
         if not ballot.already_held:
             service.metrics.tasks.ballot_stored(header.task, len(payload))

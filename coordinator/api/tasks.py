@@ -8,7 +8,7 @@ from typing import Any
 import structlog
 from pydantic import ValidationError
 
-from coordinator.api.admin_part import AdminPart, actor
+from coordinator.api.admin_part import AdminPart
 from coordinator.api.interceptor import caller
 from coordinator.api.translation import declaration_message, history_message, task_message
 from coordinator.rounds.change_signal import wait_for_any
@@ -36,7 +36,7 @@ class TaskAdministration(AdminPart):
             raise Refusal(TASK_INVALID, why=explain(error, TaskDefinition)) from None
         service = self._service
         task = await service.in_store(
-            service.store.tasks.create, definition, service.clock(), actor()
+            service.store.tasks.create, definition, service.clock(), caller()
         )
         crash_point("task-created")
         log.info("task_created", task=task.name, digest=task.digest, admin=caller().name)
@@ -48,7 +48,7 @@ class TaskAdministration(AdminPart):
         """Opens a round."""
         service = self._service
         task = await service.in_store(
-            service.store.tasks.start, request.name, service.clock(), actor()
+            service.store.tasks.start, request.name, service.clock(), caller()
         )
         crash_point("task-started")
         self._announce("task_started", task=task.name)
@@ -61,7 +61,7 @@ class TaskAdministration(AdminPart):
         reason = f"Paused by {caller().name}."
         service = self._service
         task = await service.in_store(
-            service.store.tasks.pause, request.name, reason, service.clock(), actor()
+            service.store.tasks.pause, request.name, reason, service.clock(), caller()
         )
         self._announce("task_paused", task=task.name)
         return admin_pb2.PauseTaskResponse(task=task_message(task))

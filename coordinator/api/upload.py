@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator, Callable
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -20,6 +20,7 @@ _BYTES_PER_MESSAGE = 16 << 10
 # How much of a refused upload is read and discarded: as much as a public set of 256 MiB has.
 _DISCARDED_MESSAGES = 256
 _DISCARD_SECONDS = 10.0
+_BRIEF_SECONDS = 1.0
 
 
 class Piece(NamedTuple):
@@ -52,8 +53,13 @@ class Upload:
         self._source = pieces
         self._opened: AsyncIterator[Piece] | None = None
         self._silence = silence
+        self._when_complete: Callable[[], Awaitable[None]] | None = None
         self._messages = 0
         self._bytes = 0
+
+    def when_complete(self, check: Callable[[], Awaitable[None]]) -> None:
+        """`check` is awaited once all is here and before anyone acts on it: it may have taken long to come."""
+        self._when_complete = check
 
     def __aiter__(self) -> Upload:
         return self
@@ -71,6 +77,9 @@ class Upload:
                 piece = await anext(self._pieces)
         except TimeoutError:
             raise Refusal(UPLOAD_STALLED, seconds=f"{self._silence:g}") from None
+        except StopAsyncIteration:
+            await self._completed()
+            raise
         if piece.malformed:
             raise Refusal(MESSAGE_MALFORMED, why="its bytes are not of the protocol")
         if isinstance(piece.content, Message):
@@ -84,17 +93,22 @@ class Upload:
     async def only(self) -> Any:
         """The message of a call that has just one."""
         async for content in self:
+            await self._completed()
             return content
         raise Refusal(MESSAGE_MALFORMED, why="it has no message")
 
-    async def hear_out(self) -> None:
-        """Discards the rest, within bounds, before a refusal is sent.
+    async def _completed(self) -> None:
+        if self._when_complete is not None:
+            await self._when_complete()
+
+    async def hear_out(self, *, briefly: bool = False) -> None:
+        """Discards the rest, within bounds, before a refusal is sent; `briefly` if nobody may wait for it.
 
         A Python client whose write fails because the call is over reports INTERNAL in place of the status it
         was sent (grpc/grpc#36066): a refusal must wait until the client has said everything.
         """
         with suppress(TimeoutError, grpc.aio.BaseError):
-            async with asyncio.timeout(_DISCARD_SECONDS):
+            async with asyncio.timeout(_BRIEF_SECONDS if briefly else _DISCARD_SECONDS):
                 heard = 0
                 async for _ in self._pieces:
                     heard += 1

@@ -13,6 +13,7 @@ from coordinator.settings import CoordinatorHome
 from coordinator.setup.init import open_existing_store
 from coordinator.setup.readmission import admit_admin as readmit
 from coordinator.setup.readmission import default_admin, readmission_warnings
+from coordinator.store.actors import LocalActor
 from wire.identity.account import os_account
 from wire.runtime.terminal import console, local_time
 
@@ -36,7 +37,7 @@ def admit_admin(
             for warning in warnings:
                 console.print(warning, markup=False)
             typer.confirm(f"Admit {name} as an admin?", abort=True)
-        identity = readmit(folder, store, name, utc_now(), f"host/{os_account()}")
+        identity = readmit(folder, store, name, utc_now(), LocalActor(f"host/{os_account()}"))
     console.print(
         f"Admin [bold]{name}[/] has a new certificate in {folder.admin}, valid until "
         f"{local_time(identity.certificate.not_after)}."

@@ -33,6 +33,8 @@ class Topic(StrEnum):
     """A task's state, or whether a silo may take part: silos that watch must be sent it."""
     BALLOTS = "ballots"
     """A ballot was stored, a silo connected or left, an admin acted: the scheduler must look at rounds."""
+    MEMBERS = "members"
+    """A member was shut out or a certificate withdrawn: calls under way must be judged again."""
 
 
 class ChangeBus:
@@ -49,6 +51,8 @@ class ChangeBus:
         """Fires for `Topic.TASKS`."""
         self.ballots = ChangeSignal()
         """Fires for `Topic.BALLOTS`."""
+        self.members = ChangeSignal()
+        """Fires for `Topic.MEMBERS`."""
 
     def announce(self, *topics: Topic) -> None:
         """Fires the signals here at once, and on every other replica when the database has delivered it."""
@@ -82,6 +86,8 @@ class ChangeBus:
                 return self.tasks
             case Topic.BALLOTS:
                 return self.ballots
+            case Topic.MEMBERS:
+                return self.members
 
     async def _send(self) -> None:
         """Sends one notification for everything announced since the last one."""

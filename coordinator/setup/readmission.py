@@ -13,6 +13,7 @@ from coordinator.pki.rotation import Authorities
 from coordinator.settings import CoordinatorHome
 from coordinator.setup.init import admin_of, issued_to, new_admin
 from coordinator.store import Store
+from coordinator.store.actors import LocalActor
 from coordinator.store.records import MemberStatus
 from wire.identity.files import IdentityFiles
 from wire.runtime.files import locked
@@ -45,7 +46,7 @@ def readmission_warnings(
 
 
 def admit_admin(
-    folder: CoordinatorHome, store: Store, name: str, now: datetime, by: str
+    folder: CoordinatorHome, store: Store, name: str, now: datetime, by: LocalActor
 ) -> IdentityFiles:
     """Makes `name` an admin with a new identity in the folder; its earlier certificates are void.
 

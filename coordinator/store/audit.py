@@ -20,6 +20,8 @@ from sqlalchemy import (
     update,
 )
 
+from coordinator.store.actors import Actor, TokenHolder
+from coordinator.store.engine import snapshot
 from coordinator.store.schema import audit, audit_head
 from wire.runtime.chain import Head, Link, append
 
@@ -77,12 +79,17 @@ class AuditRecord:
 
 
 def record(
-    tx: Connection, at: datetime, actor: str, act: Act, subject: str, **details: str | int
+    tx: Connection,
+    at: datetime,
+    by: Actor | TokenHolder,
+    act: Act,
+    subject: str,
+    **details: str | int,
 ) -> None:
     """Appends an act within the transaction that performs it."""
     # The head row is the chain's lock: replicas append one after the other.
     last = _head(tx.execute(_LOCKED_HEAD).mappings().one())
-    audited = AuditRecord(at, actor, act, subject, dict(details))
+    audited = AuditRecord(at, str(by), act, subject, dict(details))
     link = append(last, audited.entry())
     head = {"sequence": link.sequence, "hash": link.hash}
     tx.execute(_APPEND, {**vars(audited), **head, "previous": link.previous})
@@ -97,7 +104,7 @@ class AuditStore:
 
     def head(self) -> Head:
         """Where the chain ends according to the row that every append updates."""
-        with self._engine.begin() as tx:
+        with snapshot(self._engine) as tx:
             return _head(tx.execute(select(audit_head)).mappings().one())
 
     def page(self, after: int = 0) -> list[Link]:
@@ -114,7 +121,7 @@ class AuditStore:
             .order_by(audit.c.sequence)
             .limit(_PAGE)
         )
-        with self._engine.begin() as tx:
+        with snapshot(self._engine) as tx:
             rows = tx.execute(query).mappings().all()
         return [_link(row) for row in rows if isinstance(row["sequence"], int)]
 

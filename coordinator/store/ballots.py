@@ -8,12 +8,13 @@ from google.protobuf.json_format import MessageToDict, ParseDict
 from sqlalchemy import Connection, Engine, bindparam, func, insert, select
 
 from coordinator.round_engine import admit_ballot
+from coordinator.store.actors import Caller
 from coordinator.store.audit import Act, record
 from coordinator.store.engine import snapshot
 from coordinator.store.records import BallotRecord, SiloDeclaration
 from coordinator.store.rounds import update_round
 from coordinator.store.schema import ballots, in_order
-from coordinator.store.silos import lock_active_silo
+from coordinator.store.standing import acting
 from coordinator.store.task_rows import get_voting_state
 from wire.consilium.v1 import privacy_pb2
 from wire.errors import BALLOT_CONFLICT, RECEIPT_UNKNOWN, TASK_NOT_RUNNING, Refusal
@@ -38,15 +39,14 @@ class BallotStore:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    def accept(self, ballot: BallotRecord, payload: bytes) -> BallotRecord:
-        """Stores a checked and signed ballot, or raises the refusal it deserves.
+    def accept(self, by: Caller, ballot: BallotRecord, payload: bytes) -> BallotRecord:
+        """Stores a checked and signed ballot of the caller, or raises the refusal it deserves.
 
         The same ballot again gives the first record with what was declared then, even after the round has
         closed; a different one by the same silo is a conflict, whatever the state of the round.
         """
         task, round_number, silo = ballot.task, ballot.round, ballot.silo
-        with self._engine.begin() as tx:
-            lock_active_silo(tx, silo)
+        with acting(self._engine, by) as tx:
             state = get_voting_state(tx, task)
             held = _held(tx, task, round_number, silo)
             if held is not None:
@@ -78,7 +78,7 @@ class BallotStore:
             record(
                 tx,
                 ballot.accepted_at,
-                f"silo/{silo}",
+                by,
                 Act.BALLOT_ACCEPTED,
                 f"task/{task}",
                 round=round_number,
@@ -91,7 +91,7 @@ class BallotStore:
 
     def held(self, task: str, round_number: int, silo: str) -> BallotRecord:
         """A silo's stored ballot without its bits, or RECEIPT_UNKNOWN."""
-        with self._engine.begin() as tx:
+        with snapshot(self._engine) as tx:
             ballot = _held(tx, task, round_number, silo)
         if ballot is None:
             raise Refusal(RECEIPT_UNKNOWN, name=silo, task=task, round=round_number)

@@ -2,7 +2,7 @@
 
 Transactions run at READ COMMITTED on PostgreSQL and one after the other on SQLite. What must not be changed by
 two replicas at once is locked row by row, always in this order, so that there are no deadlocks:
-members, tasks (by name), rounds and ballots, the revision counter, the head of the audit chain.
+admins, silos (both by name), tasks (by name), rounds and ballots, the revision counter, the head of the audit chain.
 """
 
 from __future__ import annotations
@@ -204,8 +204,9 @@ def _translated(context: ExceptionContext) -> BaseException | None:
     # SQLAlchemy itself replaces a connection that turns out to be dead before it was used.
     if context.is_pre_ping:
         return None
-    # PostgreSQL takes no text with a zero byte and no number beyond its column's.
-    if isinstance(context.sqlalchemy_exception, DataError):
+    # PostgreSQL takes no text with a zero byte and no number beyond its column's, SQLite's driver none beyond 64 bits.
+    too_large = isinstance(context.original_exception, OverflowError)
+    if too_large or isinstance(context.sqlalchemy_exception, DataError):
         return Refusal(MESSAGE_MALFORMED, why="a text or a number in it cannot be stored")
     error = context.original_exception
     if isinstance(error, sqlite3.Error):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from sqlalchemy import Connection, Engine, RowMapping, select
 
+from coordinator.store.actors import Actor
 from coordinator.store.audit import Act, record
-from coordinator.store.engine import insert_new
+from coordinator.store.engine import insert_new, snapshot
 from coordinator.store.records import ExtractorRecord, PublicSetRecord
 from coordinator.store.schema import extractors
+from coordinator.store.standing import acting
 from wire.errors import EXTRACTOR_UNKNOWN, TASK_INVALID, Refusal
 
 LATEST = "latest"
@@ -20,9 +22,9 @@ class ExtractorStore:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    def add(self, published: ExtractorRecord, by: str) -> tuple[ExtractorRecord, bool]:
+    def add(self, published: ExtractorRecord, by: Actor) -> tuple[ExtractorRecord, bool]:
         """Publishes an extractor; the flag says that it was there already, and since when stands."""
-        with self._engine.begin() as tx:
+        with acting(self._engine, by) as tx:
             fresh = insert_new(tx, extractors, **vars(published))
             if fresh:
                 record(
@@ -40,12 +42,12 @@ class ExtractorStore:
 
     def all(self, public_set: str = "") -> list[ExtractorRecord]:
         """Every extractor, or those of one public set by its digest; newest first."""
-        with self._engine.begin() as tx:
+        with snapshot(self._engine) as tx:
             return _newest_first(tx, public_set)
 
     def get(self, digest: str) -> ExtractorRecord:
         """One extractor, or EXTRACTOR_UNKNOWN."""
-        with self._engine.begin() as tx:
+        with snapshot(self._engine) as tx:
             return _get(tx, digest)
 
 

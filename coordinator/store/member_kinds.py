@@ -8,6 +8,7 @@ from typing import Final
 from sqlalchemy import Select, Table
 
 from coordinator.store.certificates import status_query
+from coordinator.store.member_states import Refused
 from coordinator.store.schema import admins, silos
 from wire import errors
 from wire.errors import Fault
@@ -24,6 +25,18 @@ class MemberKind:
     exists: Fault
     unknown: Fault
     revoked: Fault
+
+    def fault(self, why: Refused) -> Fault:
+        """What a person is told when a step cannot be made."""
+        match why:
+            case Refused.UNKNOWN:
+                return self.unknown
+            case Refused.EXISTS:
+                return self.exists
+            case Refused.SUSPENDED:
+                return errors.SILO_SUSPENDED
+            case Refused.REVOKED:
+                return self.revoked
 
 
 _SILO: Final = MemberKind(

@@ -1,16 +1,15 @@
 """Who belongs to the consortium: silos and admins, their join tokens and their certificates.
 
-A member has one current certificate. While it renews, the old and the new one are both good; the first call
-with the new one withdraws the old. Nobody is locked out by an answer lost on the way, and nothing stays valid
-longer than it is needed.
+A member has one current certificate. While it renews, the old and the new one are both good, and never a third; the
+first call with the new one withdraws the old. Nobody is locked out by an answer lost on the way, and nothing stays
+valid longer than it is needed.
 """
 
 from __future__ import annotations
 
 import hmac
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import datetime
-from typing import assert_never
 
 from sqlalchemy import (
     Connection,
@@ -22,6 +21,7 @@ from sqlalchemy import (
     update,
 )
 
+from coordinator.store.actors import INIT, Actor, Caller, LocalActor, TokenHolder
 from coordinator.store.audit import Act, record
 from coordinator.store.certificates import (
     certificate_of_key,
@@ -31,11 +31,13 @@ from coordinator.store.certificates import (
     withdraw,
     withdraw_all,
 )
-from coordinator.store.engine import insert_new
+from coordinator.store.engine import insert_new, snapshot
 from coordinator.store.member_kinds import member_kind
+from coordinator.store.member_states import TRANSITIONS, Refused, Step
 from coordinator.store.records import AdminRecord, IssuedCertificate, MemberStatus, TokenRecord
 from coordinator.store.rounds import leave_open_rounds, record_dropped
 from coordinator.store.schema import admins, in_order, silos, tokens
+from coordinator.store.standing import acting, locked_status, require_good, standing_refusal
 from wire import errors
 from wire.errors import Refusal
 from wire.identity.identity import Role
@@ -45,49 +47,45 @@ Issue = Callable[[Role, str], IssuedCertificate]
 
 
 class MemberStore:
-    """Each method is one transaction. `by` names who acts, for the audit chain."""
+    """Each method is one transaction. `by` is who acts; a caller acts only while it is good."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    def register(self, token: TokenRecord, now: datetime, by: str, *, replace_token: bool) -> None:
+    def register(
+        self, token: TokenRecord, now: datetime, by: Actor, *, replace_token: bool
+    ) -> None:
         """Invites the member named by `token`.
 
         A revoked member may be invited anew; one that has not joined yet gets a new token only with
         `replace_token`.
         """
-        kind = member_kind(token.role)
-        with self._engine.begin() as tx:
-            invited = MemberStatus.INVITED
-            if not insert_new(tx, kind.table, name=token.name, status=invited, registered_at=now):
-                status = _status(tx, token.role, token.name)
-                again = status is MemberStatus.REVOKED or (replace_token and status is invited)
-                if not again:
-                    raise Refusal(kind.exists, name=token.name, status=status)
-                mine = (tokens.c.role == token.role) & (tokens.c.name == token.name)
-                tx.execute(delete(tokens).where(mine))
-                _set_status(tx, token.role, token.name, invited)
+        role, name = token.role, token.name
+        with acting(self._engine, by, changes=role) as tx:
+            table, invited = member_kind(role).table, MemberStatus.INVITED
+            if not insert_new(tx, table, name=name, status=invited, registered_at=now):
+                _step(tx, role, name, Step.INVITE_AGAIN if replace_token else Step.INVITE)
+                _void_tokens(tx, role, name)
             tx.execute(insert(tokens).values(**vars(token)))
-            record(tx, now, by, Act.MEMBER_REGISTERED, f"{token.role}/{token.name}", token=token.id)
+            record(tx, now, by, Act.MEMBER_REGISTERED, f"{role}/{name}", token=token.id)
 
     def redeem(
         self, token_id: str, secret_hash: str, key_hash: str, now: datetime, issue: Issue
     ) -> tuple[Role, str, str]:
         """Spends a token for the key with `key_hash`; the member's role, name and certificate.
 
-        The same key may ask again and gets the same certificate; another key is refused.
+        The same key may ask again and gets the same certificate while that is good; another key is refused, and
+        so is everybody while the member is shut out.
         """
         with self._engine.begin() as tx:
             row = _token(tx, token_id, secret_hash)
             role, name = Role(row["role"]), str(row["name"])
-            if _status(tx, role, name) is MemberStatus.REVOKED:
-                raise Refusal(member_kind(role).revoked, name=name)
+            status = locked_status(tx, role, name)
             # Tokens change only under their member's lock, which has just been taken.
             row = _token(tx, token_id, secret_hash)
-            if row["redeemed_by"] is not None:
-                if row["redeemed_by"] != key_hash:
-                    raise Refusal(errors.TOKEN_USED, name=name)
-                return role, name, certificate_of_key(tx, key_hash, role, name) or ""
+            if row["redeemed_by"] is not None and status is MemberStatus.ACTIVE:
+                return role, name, _redeemed_before(tx, row, key_hash)
+            reached = _reached(role, name, status, Step.JOIN)
             if now >= row["expires_at"]:
                 expired = f"{row['expires_at']:%F %T} UTC"
                 raise Refusal(errors.TOKEN_EXPIRED, name=name, expired=expired)
@@ -95,15 +93,9 @@ class MemberStore:
             tx.execute(update(tokens).where(tokens.c.id == token_id).values(redeemed_by=key_hash))
             withdraw_all(tx, role, name)
             insert_certificate(tx, role, name, key_hash, certificate)
-            _set_status(tx, role, name, MemberStatus.ACTIVE)
-            record(
-                tx,
-                now,
-                f"{role}/{name}",
-                Act.MEMBER_JOINED,
-                f"{role}/{name}",
-                certificate=certificate.fingerprint,
-            )
+            _set_status(tx, role, name, reached)
+            member, fingerprint = TokenHolder(role, name), certificate.fingerprint
+            record(tx, now, member, Act.MEMBER_JOINED, str(member), certificate=fingerprint)
             crash_point("member-joining")
             return role, name, certificate.pem
 
@@ -111,7 +103,7 @@ class MemberStore:
         self, role: Role, name: str, key_hash: str, certificate: IssuedCertificate, now: datetime
     ) -> None:
         """Takes in a member whose certificate was made beside the database: the first admin."""
-        with self._engine.begin() as tx:
+        with acting(self._engine, INIT) as tx:
             tx.execute(
                 insert(member_kind(role).table).values(
                     name=name, status=MemberStatus.ACTIVE, registered_at=now
@@ -120,113 +112,155 @@ class MemberStore:
             insert_certificate(tx, role, name, key_hash, certificate)
             subject = f"{role}/{name}"
             fingerprint = certificate.fingerprint
-            record(tx, now, "init", Act.MEMBER_JOINED, subject, certificate=fingerprint)
+            record(tx, now, INIT, Act.MEMBER_JOINED, subject, certificate=fingerprint)
 
     def readmit_admin(
-        self, name: str, key_hash: str, certificate: IssuedCertificate, now: datetime, by: str
+        self,
+        name: str,
+        key_hash: str,
+        certificate: IssuedCertificate,
+        now: datetime,
+        by: LocalActor,
     ) -> None:
         """Lets an admin in by a certificate made beside the database, whoever it was before.
 
         All that it held, certificates and an open token, is void.
         """
         role = Role.ADMIN
-        with self._engine.begin() as tx:
+        with acting(self._engine, by, changes=role) as tx:
             if not insert_new(tx, admins, name=name, status=MemberStatus.ACTIVE, registered_at=now):
-                # Locks the admin before anything of it is changed.
-                _status(tx, role, name)
-                _set_status(tx, role, name, MemberStatus.ACTIVE)
-            tx.execute(delete(tokens).where((tokens.c.role == role) & (tokens.c.name == name)))
+                _step(tx, role, name, Step.READMIT)
+            _void_tokens(tx, role, name)
             withdraw_all(tx, role, name)
             insert_certificate(tx, role, name, key_hash, certificate)
             subject = f"{role}/{name}"
             fingerprint = certificate.fingerprint
             record(tx, now, by, Act.ADMIN_ADMITTED, subject, certificate=fingerprint)
 
-    def renew(self, role: Role, name: str, key_hash: str, now: datetime, issue: Issue) -> str:
-        """A certificate for a new key of a member in good standing; idempotent by key."""
+    def renew(self, by: Caller, key_hash: str, now: datetime, issue: Issue) -> str:
+        """A certificate for the caller's next key; idempotent by key.
+
+        It follows the one presented: whatever else was issued behind that, and so never used, is withdrawn.
+        A member thus holds two good certificates at most, and one whose answers got lost can always ask again.
+        """
+        role, name = by.role, by.name
         with self._engine.begin() as tx:
-            # Read again under the lock: the member may have been shut out since the call was admitted.
-            _require_not_shut_out(_status(tx, role, name), role, name)
+            require_good(tx, by, exclusively=True)
             held = certificate_of_key(tx, key_hash, role, name)
             if held is not None:
                 return held
+            withdraw(
+                tx, [one for one in good_certificates(tx, role, name) if one != by.fingerprint]
+            )
             certificate = issue(role, name)
             insert_certificate(tx, role, name, key_hash, certificate)
-            subject = f"{role}/{name}"
             fingerprint = certificate.fingerprint
-            record(tx, now, subject, Act.CERTIFICATE_RENEWED, subject, certificate=fingerprint)
+            record(tx, now, by, Act.CERTIFICATE_RENEWED, str(by), certificate=fingerprint)
             crash_point("certificate-renewing")
             return certificate.pem
 
-    def admit(self, role: Role, name: str, fingerprint: str) -> None:
-        """Raises the refusal a caller deserves; the first use of a new certificate withdraws the old."""
+    def admit(self, caller: Caller) -> bool:
+        """Raises the refusal a caller deserves. True if this was the first use of a certificate, which withdraws
+        the one before.
+        """
         with self._engine.begin() as tx:
-            status, good = _member_status(tx, role, name)
-            _require_not_shut_out(status, role, name)
-            if fingerprint in good and fingerprint != good[0]:
+            status, good = _member_status(tx, caller.role, caller.name)
+            if caller.fingerprint in good[1:]:
                 # Rare, so only here the member is locked, and everything is read again.
-                _require_not_shut_out(_status(tx, role, name), role, name)
-                good = good_certificates(tx, role, name)
-            if fingerprint not in good:
-                raise Refusal(errors.CERTIFICATE_SUPERSEDED, name=name)
-            withdraw(tx, good[: good.index(fingerprint)])
+                status = locked_status(tx, caller.role, caller.name)
+                good = good_certificates(tx, caller.role, caller.name)
+            refusal = standing_refusal(caller, status, good)
+            if refusal is not None:
+                raise refusal
+            superseded = good[: good.index(caller.fingerprint)]
+            withdraw(tx, superseded)
+            return bool(superseded)
 
-    def suspend(self, name: str, now: datetime, by: str, *, drop_ballots: bool) -> None:
-        """Shuts a silo out until it is resumed."""
-        with self._engine.begin() as tx:
-            self._shut_out(tx, Role.SILO, name, MemberStatus.SUSPENDED)
+    def refusals(self, callers: Collection[Caller]) -> dict[Caller, Refusal]:
+        """Those of the callers that may no longer act, and why."""
+        found = {}
+        with snapshot(self._engine) as tx:
+            for caller in callers:
+                refusal = standing_refusal(caller, *_member_status(tx, caller.role, caller.name))
+                if refusal is not None:
+                    found[caller] = refusal
+        return found
+
+    def suspend(self, name: str, now: datetime, by: Actor, *, drop_ballots: bool) -> None:
+        """Shuts a silo out until it is resumed; a join token that is still open counts for nothing meanwhile."""
+        with acting(self._engine, by) as tx:
+            _step(tx, Role.SILO, name, Step.SUSPEND)
+            _end_lease(tx, name)
             dropped = leave_open_rounds(tx, name, drop_ballots=drop_ballots)
             record(tx, now, by, Act.SILO_SUSPENDED, f"silo/{name}")
             record_dropped(tx, now, by, dropped)
 
-    def resume(self, name: str, now: datetime, by: str) -> None:
+    def resume(self, name: str, now: datetime, by: Actor) -> None:
         """Lets a suspended silo in again; it takes part from the next round on."""
-        with self._engine.begin() as tx:
-            status = _status(tx, Role.SILO, name)
-            if status is None:
-                raise Refusal(errors.SILO_UNKNOWN, name=name)
-            if status is MemberStatus.REVOKED:
-                raise Refusal(errors.SILO_REVOKED, name=name)
-            if status is MemberStatus.SUSPENDED:
-                _set_status(tx, Role.SILO, name, MemberStatus.ACTIVE)
+        with acting(self._engine, by) as tx:
+            before = locked_status(tx, Role.SILO, name)
+            joined = good_certificates(tx, Role.SILO, name)
+            step = Step.RESUME if joined else Step.RESUME_INVITED
+            if _step(tx, Role.SILO, name, step) is not before:
                 record(tx, now, by, Act.SILO_RESUMED, f"silo/{name}")
 
     def revoke(
-        self, role: Role, name: str, now: datetime, by: str, *, drop_ballots: bool = False
+        self, role: Role, name: str, now: datetime, by: Actor, *, drop_ballots: bool = False
     ) -> None:
-        """Shuts a member out for good: every certificate it holds is withdrawn."""
-        with self._engine.begin() as tx:
+        """Shuts a member out for good: every certificate it holds is withdrawn, its open token is void."""
+        with acting(self._engine, by, changes=role) as tx:
             if role is Role.ADMIN and _active_admins(tx) == [name]:
                 raise Refusal(errors.LAST_ADMIN, name=name)
-            self._shut_out(tx, role, name, MemberStatus.REVOKED)
+            _step(tx, role, name, Step.REVOKE)
             withdraw_all(tx, role, name)
-            is_silo = role is Role.SILO
-            dropped = leave_open_rounds(tx, name, drop_ballots=drop_ballots) if is_silo else []
+            dropped = []
+            if role is Role.SILO:
+                _end_lease(tx, name)
+                dropped = leave_open_rounds(tx, name, drop_ballots=drop_ballots)
             record(tx, now, by, Act.MEMBER_REVOKED, f"{role}/{name}")
             record_dropped(tx, now, by, dropped)
 
     def admins(self) -> list[AdminRecord]:
         """Every admin by name."""
         expiry = newest_expiry(Role.ADMIN, admins)
-        with self._engine.begin() as tx:
+        with snapshot(self._engine) as tx:
             rows = tx.execute(select(admins, expiry).order_by(in_order(admins.c.name))).mappings()
             return [AdminRecord(**{**row, "status": MemberStatus(row["status"])}) for row in rows]
 
-    def _shut_out(self, tx: Connection, role: Role, name: str, status: MemberStatus) -> None:
-        if _status(tx, role, name) is None:
-            raise Refusal(member_kind(role).unknown, name=name)
-        _set_status(tx, role, name, status)
-        if role is Role.SILO:
-            lease = update(silos).where(silos.c.name == name)
-            tx.execute(lease.values(lease_instance=None, lease_until=None))
+
+def _reached(role: Role, name: str, status: MemberStatus | None, step: Step) -> MemberStatus:
+    """Where a step leads from a status; the refusal if it leads nowhere."""
+    reached = TRANSITIONS[step][status]
+    if isinstance(reached, Refused):
+        raise Refusal(member_kind(role).fault(reached), name=name, status=status or "unknown")
+    return reached
 
 
-def _status(tx: Connection, role: Role, name: str) -> MemberStatus | None:
-    """A member's status; nobody else changes it before the transaction ends."""
-    table = member_kind(role).table
-    query = select(table.c.status).where(table.c.name == name)
-    status = tx.execute(query.with_for_update()).scalar()
-    return None if status is None else MemberStatus(status)
+def _step(tx: Connection, role: Role, name: str, step: Step) -> MemberStatus:
+    """Makes a step under the member's lock; the status it leads to."""
+    reached = _reached(role, name, locked_status(tx, role, name), step)
+    _set_status(tx, role, name, reached)
+    return reached
+
+
+def _end_lease(tx: Connection, silo: str) -> None:
+    lease = update(silos).where(silos.c.name == silo)
+    tx.execute(lease.values(lease_instance=None, lease_until=None))
+
+
+def _void_tokens(tx: Connection, role: Role, name: str) -> None:
+    tx.execute(delete(tokens).where((tokens.c.role == role) & (tokens.c.name == name)))
+
+
+def _redeemed_before(tx: Connection, token: RowMapping, key_hash: str) -> str:
+    """The certificate a spent token bought, for the key that spent it; TOKEN_USED for others and once it is void."""
+    role, name = Role(token["role"]), str(token["name"])
+    held = None
+    if token["redeemed_by"] == key_hash:
+        held = certificate_of_key(tx, key_hash, role, name)
+    if held is None:
+        raise Refusal(errors.TOKEN_USED, name=name)
+    return held
 
 
 def _member_status(tx: Connection, role: Role, name: str) -> tuple[MemberStatus | None, list[str]]:
@@ -241,21 +275,6 @@ def _set_status(tx: Connection, role: Role, name: str, status: MemberStatus) -> 
     tx.execute(update(table).where(table.c.name == name).values(status=status))
 
 
-def _require_not_shut_out(status: MemberStatus | None, role: Role, name: str) -> None:
-    match status:
-        case None:
-            raise Refusal(member_kind(role).unknown, name=name)
-        case MemberStatus.REVOKED:
-            raise Refusal(member_kind(role).revoked, name=name)
-        case MemberStatus.SUSPENDED:
-            raise Refusal(errors.SILO_SUSPENDED, name=name)
-        case MemberStatus.ACTIVE | MemberStatus.INVITED:
-            # One that is only invited holds no good certificate, for which it is refused.
-            return
-        case unknown:
-            assert_never(unknown)
-
-
 def _token(tx: Connection, token_id: str, secret_hash: str) -> RowMapping:
     row = tx.execute(select(tokens).where(tokens.c.id == token_id)).mappings().first()
     if row is None or not hmac.compare_digest(row["secret_hash"], secret_hash):
@@ -264,6 +283,6 @@ def _token(tx: Connection, token_id: str, secret_hash: str) -> RowMapping:
 
 
 def _active_admins(tx: Connection) -> list[str]:
-    """Locked, all of them: of two who revoke each other at once, the second must see the first."""
+    """By name; all admins are locked."""
     query = select(admins.c.name).where(admins.c.status == MemberStatus.ACTIVE)
-    return list(tx.execute(query.order_by(in_order(admins.c.name)).with_for_update()).scalars())
+    return list(tx.execute(query.order_by(in_order(admins.c.name))).scalars())

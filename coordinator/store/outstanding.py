@@ -8,11 +8,14 @@ from datetime import datetime
 
 from sqlalchemy import Connection, Engine, select
 
+from coordinator.store.actors import OPERATOR
 from coordinator.store.audit import Act, record
 from coordinator.store.certificates import withdraw
+from coordinator.store.engine import snapshot
 from coordinator.store.member_kinds import MEMBER_ROLES, member_kind
 from coordinator.store.records import MemberStatus
 from coordinator.store.schema import certificates, tokens
+from coordinator.store.standing import acting, locked_status
 from wire.identity.identity import Role
 
 _IN = (MemberStatus.ACTIVE, MemberStatus.SUSPENDED)
@@ -46,13 +49,13 @@ class OutstandingStore:
 
     def certificates(self, now: datetime) -> list[HeldCertificate]:
         """Every certificate someone may still present, by role and name."""
-        with self._engine.begin() as tx:
+        with snapshot(self._engine) as tx:
             held = [held for role in MEMBER_ROLES for held in _held(tx, role, now)]
         return sorted(held, key=lambda one: (one.role, one.name))
 
     def invitations(self, now: datetime) -> list[OpenInvitation]:
         """Every token someone may still redeem, by role and name."""
-        with self._engine.begin() as tx:
+        with snapshot(self._engine) as tx:
             found = [invited for role in MEMBER_ROLES for invited in _invited(tx, role, now)]
         return sorted(found, key=lambda one: (one.role, one.name))
 
@@ -64,10 +67,13 @@ class OutstandingStore:
         withdrawn: Sequence[HeldCertificate] = (),
     ) -> None:
         """Records an operator's act on the authority and withdraws what it makes void."""
-        with self._engine.begin() as tx:
+        with acting(self._engine, OPERATOR, changes=Role.ADMIN) as tx:
+            for held in sorted(withdrawn, key=lambda one: one.name):
+                if held.role is Role.SILO:
+                    locked_status(tx, held.role, held.name)
             withdraw(tx, [held.fingerprint for held in withdrawn])
             record(
-                tx, now, "operator", act, f"authority/{fingerprint[:16]}", withdrawn=len(withdrawn)
+                tx, now, OPERATOR, act, f"authority/{fingerprint[:16]}", withdrawn=len(withdrawn)
             )
 
 

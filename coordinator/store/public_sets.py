@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 
 from sqlalchemy import Connection, Engine, RowMapping, func, select
 
+from coordinator.store.actors import Actor
 from coordinator.store.audit import Act, record
-from coordinator.store.engine import insert_new
+from coordinator.store.engine import insert_new, snapshot
 from coordinator.store.records import PublicSetRecord
 from coordinator.store.schema import in_order, public_sets
+from coordinator.store.standing import acting
 from wire.errors import PUBLIC_SET_UNKNOWN, Refusal
 from wire.runtime.crash_points import crash_point
+
+# No more digits than the column holds.
+_NAME_AND_VERSION = re.compile(r"([^@]*)@([0-9]{1,9})")
 
 
 class PublicSetStore:
@@ -28,10 +34,10 @@ class PublicSetStore:
         size_bytes: int,
         schema: dict[str, object],
         now: datetime,
-        by: str,
+        by: Actor,
     ) -> tuple[PublicSetRecord, bool]:
         """Publishes content under the next version of `name`; the flag says it was there already."""
-        with self._engine.begin() as tx:
+        with acting(self._engine, by) as tx:
             published = None
             # Another replica may take the version, or publish the same content, in between.
             while published is None:
@@ -59,20 +65,21 @@ class PublicSetStore:
         query = select(public_sets).order_by(
             in_order(public_sets.c.name), public_sets.c.version.desc()
         )
-        with self._engine.begin() as tx:
+        with snapshot(self._engine) as tx:
             return [_record(row) for row in tx.execute(query).mappings()]
 
     def find(self, reference: str) -> PublicSetRecord:
         """By digest, by name (its latest version) or by name@version."""
-        with self._engine.begin() as tx:
+        with snapshot(self._engine) as tx:
             return find_public_set(tx, reference)
 
 
 def find_public_set(tx: Connection, reference: str) -> PublicSetRecord:
     """The set `reference` means, within a transaction, or PUBLIC_SET_UNKNOWN."""
-    name, _, version = reference.partition("@")
+    named = _NAME_AND_VERSION.fullmatch(reference)
     query = select(public_sets).order_by(public_sets.c.version.desc())
-    if version.isdecimal():
+    if named:
+        name, version = named.groups()
         query = query.where(public_sets.c.name == name, public_sets.c.version == int(version))
     else:
         query = query.where((public_sets.c.digest == reference) | (public_sets.c.name == reference))

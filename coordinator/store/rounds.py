@@ -10,6 +10,7 @@ from sqlalchemy import Connection, RowMapping, bindparam, delete, insert, select
 
 from coordinator.consensus import Agreement
 from coordinator.round_engine import ClosedBy, Round
+from coordinator.store.actors import Actor
 from coordinator.store.audit import Act, record
 from coordinator.store.records import ClosedRound
 from coordinator.store.schema import ballots, in_order, revisions, rounds, tasks
@@ -133,7 +134,7 @@ def leave_open_rounds(tx: Connection, silo: str, *, drop_ballots: bool) -> list[
 
 
 def record_dropped(
-    tx: Connection, now: datetime, by: str, dropped: Iterable[DroppedBallot]
+    tx: Connection, now: datetime, by: Actor, dropped: Iterable[DroppedBallot]
 ) -> None:
     """One entry of the audit chain for each ballot that was taken out."""
     for ballot in dropped:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from sqlalchemy import Connection, Engine, RowMapping, bindparam, select, update
+from sqlalchemy import Connection, Engine, RowMapping, select, update
 
+from coordinator.store.actors import Caller
 from coordinator.store.certificates import newest_expiry
+from coordinator.store.engine import snapshot
 from coordinator.store.records import MemberStatus, SiloRecord
 from coordinator.store.schema import in_order, silos
+from coordinator.store.standing import acting
 from wire.errors import LEASE_LOST, SILO_RUNNING_ELSEWHERE, SILO_UNKNOWN, Refusal
 from wire.identity.identity import Role
 
@@ -23,26 +26,28 @@ class SiloStore:
 
     def all(self) -> list[SiloRecord]:
         """Every silo by name."""
-        with self._engine.begin() as tx:
+        with snapshot(self._engine) as tx:
             rows = tx.execute(select(*_COLUMNS).order_by(in_order(silos.c.name))).mappings()
             return [_record(row) for row in rows]
 
     def get(self, name: str) -> SiloRecord:
         """One silo, or SILO_UNKNOWN."""
-        with self._engine.begin() as tx:
+        with snapshot(self._engine) as tx:
             return _get(tx, name)
 
     def take_lease(
-        self, name: str, instance: str, version: str, now: datetime, length: timedelta
+        self, by: Caller, instance: str, version: str, now: datetime, length: timedelta
     ) -> datetime:
         """Gives the lease to `instance`, unless another one holds it still; returns its end."""
-        with self._engine.begin() as tx:
-            silo = _get(tx, name, lock=True)
+        with acting(self._engine, by) as tx:
+            silo = _get(tx, by.name, lock=True)
             if silo.lease_until and silo.lease_instance != instance and silo.connected(now):
-                raise Refusal(SILO_RUNNING_ELSEWHERE, name=name, until=f"{silo.lease_until:%T} UTC")
+                raise Refusal(
+                    SILO_RUNNING_ELSEWHERE, name=by.name, until=f"{silo.lease_until:%T} UTC"
+                )
             _set(
                 tx,
-                name,
+                by.name,
                 lease_instance=instance,
                 lease_until=now + length,
                 last_seen_at=now,
@@ -51,27 +56,20 @@ class SiloStore:
             return now + length
 
     def renew_lease(
-        self, name: str, instance: str, activity: int, now: datetime, length: timedelta
+        self, by: Caller, instance: str, activity: int, now: datetime, length: timedelta
     ) -> datetime:
         """Prolongs the lease of the instance that holds it; returns its new end."""
-        with self._engine.begin() as tx:
-            if _get(tx, name, lock=True).lease_instance != instance:
-                raise Refusal(LEASE_LOST, name=name)
-            _set(tx, name, lease_until=now + length, last_seen_at=now, activity=activity)
+        with acting(self._engine, by) as tx:
+            if _get(tx, by.name, lock=True).lease_instance != instance:
+                raise Refusal(LEASE_LOST, name=by.name)
+            _set(tx, by.name, lease_until=now + length, last_seen_at=now, activity=activity)
             return now + length
 
-    def release_lease(self, name: str, instance: str, now: datetime) -> None:
+    def release_lease(self, by: Caller, instance: str, now: datetime) -> None:
         """Ends the lease at once, if `instance` holds it."""
-        with self._engine.begin() as tx:
-            if _get(tx, name, lock=True).lease_instance == instance:
-                _set(tx, name, lease_instance=None, lease_until=None, last_seen_at=now)
-
-
-_LOCK_SILO = (
-    select(silos.c.name)
-    .where(silos.c.name == bindparam("name"))
-    .with_for_update(read=True, key_share=True)
-)
+        with acting(self._engine, by) as tx:
+            if _get(tx, by.name, lock=True).lease_instance == instance:
+                _set(tx, by.name, lease_instance=None, lease_until=None, last_seen_at=now)
 
 
 def active_silos(tx: Connection) -> list[str]:
@@ -82,11 +80,6 @@ def active_silos(tx: Connection) -> list[str]:
     query = select(silos.c.name).where(silos.c.status == MemberStatus.ACTIVE)
     locked = query.order_by(in_order(silos.c.name)).with_for_update(read=True, key_share=True)
     return list(tx.execute(locked).scalars())
-
-
-def lock_active_silo(tx: Connection, name: str) -> None:
-    """The silo is not shut out before the transaction ends."""
-    tx.execute(_LOCK_SILO, {"name": name})
 
 
 def _get(tx: Connection, name: str, *, lock: bool = False) -> SiloRecord:

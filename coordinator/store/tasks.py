@@ -8,6 +8,7 @@ from typing import assert_never
 from sqlalchemy import Connection, select, update
 
 from coordinator.round_engine import ClosedBy, Round, open_round
+from coordinator.store.actors import COORDINATOR, Actor
 from coordinator.store.audit import Act, record
 from coordinator.store.closed_rounds import ClosedRoundReader
 from coordinator.store.engine import insert_new, snapshot
@@ -23,6 +24,7 @@ from coordinator.store.rounds import (
 )
 from coordinator.store.schema import in_order, silos, tasks
 from coordinator.store.silos import active_silos
+from coordinator.store.standing import acting
 from coordinator.store.task_rows import get_task, task_value
 from wire.errors import (
     TASK_EXISTS,
@@ -34,16 +36,13 @@ from wire.errors import (
 from wire.runtime.crash_points import crash_point
 from wire.task.definition import TaskDefinition, TaskStatus
 
-COORDINATOR = "coordinator"
-"""The actor in the audit chain when nobody but a deadline acted."""
-
 
 class TaskStore(ClosedRoundReader):
     """Each method is one transaction."""
 
-    def create(self, definition: TaskDefinition, now: datetime, by: str) -> TaskRecord:
+    def create(self, definition: TaskDefinition, now: datetime, by: Actor) -> TaskRecord:
         """Stores a definition, public set and extractor resolved; the same definition again is no error."""
-        with self._engine.begin() as tx:
+        with acting(self._engine, by) as tx:
             public = find_public_set(tx, definition.public_set)
             resolved = definition.model_copy(
                 update={
@@ -73,13 +72,13 @@ class TaskStore(ClosedRoundReader):
                 raise Refusal(TASK_EXISTS, task=resolved.name)
             return held
 
-    def start(self, name: str, now: datetime, by: str) -> TaskRecord:
+    def start(self, name: str, now: datetime, by: Actor) -> TaskRecord:
         """Opens the first round of a draft, or the interrupted round of a paused task anew.
 
         Whom its definition gives classes or weights must be registered by now: a misspelt name would quietly
         count as any other.
         """
-        with self._engine.begin() as tx:
+        with acting(self._engine, by) as tx:
             active = active_silos(tx)
             task = get_task(tx, name, lock=True)
             match task.status:
@@ -114,9 +113,9 @@ class TaskStore(ClosedRoundReader):
             crash_point("task-starting")
             return get_task(tx, name)
 
-    def pause(self, name: str, reason: str, now: datetime, by: str) -> TaskRecord:
+    def pause(self, name: str, reason: str, now: datetime, by: Actor) -> TaskRecord:
         """Pauses a running task; its open round takes no ballots. One that stalled counts as paused by an admin from now on."""
-        with self._engine.begin() as tx:
+        with acting(self._engine, by) as tx:
             task = get_task(tx, name, lock=True)
             if task.open_round is not None and task.stalled:
                 most = task.definition.rounds.max_extensions
@@ -132,7 +131,7 @@ class TaskStore(ClosedRoundReader):
 
         One extension more than allowed is counted, by which `TaskRecord.stalled` knows.
         """
-        with self._engine.begin() as tx:
+        with acting(self._engine, COORDINATOR) as tx:
             task = get_task(tx, current.task, lock=True)
             if not _unchanged_since(task, current):
                 return False
@@ -144,7 +143,7 @@ class TaskStore(ClosedRoundReader):
 
     def extend(self, current: Round, closes_at: datetime, now: datetime) -> bool:
         """Moves the deadline of a round below its quorum; False if it is no longer as `current` says."""
-        with self._engine.begin() as tx:
+        with acting(self._engine, COORDINATOR) as tx:
             if not _unchanged_since(get_task(tx, current.task, lock=True), current):
                 return False
             update_round(
@@ -161,7 +160,7 @@ class TaskStore(ClosedRoundReader):
 
     def begin_close(self, current: Round, by: ClosedBy) -> bool:
         """Takes no more ballots in this round; False if it was closed already or the task is paused."""
-        with self._engine.begin() as tx:
+        with acting(self._engine, COORDINATOR) as tx:
             task = get_task(tx, current.task, lock=True)
             if task.open_round is None or task.open_round.number != current.number:
                 return False
@@ -181,7 +180,7 @@ class TaskStore(ClosedRoundReader):
         published unrecorded: its release is entered in this transaction, and how far silos agree with it,
         which would undo the noise, is not stored.
         """
-        with self._engine.begin() as tx:
+        with acting(self._engine, COORDINATOR) as tx:
             active = active_silos(tx)
             task = get_task(tx, current.task, lock=True)
             if task.open_round is None or task.open_round.number != current.number:

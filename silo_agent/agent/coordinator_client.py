@@ -9,10 +9,12 @@ from datetime import UTC, datetime
 from typing import Any, TypeAlias, TypeVar
 
 import grpc
+from google.protobuf.message import Message
 
 from silo_agent.agent.channel import CoordinatorChannel
 from wire import __version__
 from wire.ballot import digest
+from wire.bounds import require_bounded
 from wire.chunks import chunks
 from wire.consilium.v1 import ballot_pb2, identity_pb2, registry_pb2, rounds_pb2, task_pb2
 from wire.errors import CERTIFICATE_SUPERSEDED, CONTENT_CORRUPT, MESSAGE_MALFORMED, Refusal
@@ -50,6 +52,8 @@ class HeartbeatReply:
 
 class CoordinatorClient:
     """The coordinator's services. Every method raises ConsiliumError only, never a gRPC error.
+
+    What the coordinator sends is held to the bounds of the protos, as what it is sent.
 
     gRPC cannot change a channel's certificate. `replace` opens a new channel for later calls; calls in progress
     finish on the old one, which is closed after the last of them.
@@ -102,6 +106,7 @@ class CoordinatorClient:
                     call = channel.until_retired(channel.rounds.Watch(request))
                     await self._lease_granted(call, opened)
                     async for response in call:
+                        require_bounded(response)
                         self.ballots_held = max(self.ballots_held, response.ballots_held)
                         after_revision = max(after_revision, response.task.revision)
                         yield response.task
@@ -117,7 +122,7 @@ class CoordinatorClient:
     async def _lease_granted(self, call: Any, opened: Callable[[], None]) -> None:
         # Sent as soon as the lease is granted; empty if the call failed before that.
         metadata = dict(await call.initial_metadata() or ())
-        self.coordinator_version = str(metadata.get(VERSION_KEY, ""))
+        self.coordinator_version = str(metadata.get(VERSION_KEY, ""))[:32]
         if not call.done():
             opened()
 
@@ -175,6 +180,7 @@ class CoordinatorClient:
         ) -> tuple[ballot_pb2.ConsensusHeader | None, bytes]:
             header, data = None, bytearray()
             async for part in channel.rounds.FetchConsensus(request, timeout=10 * CALL_SECONDS):
+                require_bounded(part)
                 if part.HasField("header"):
                     header = part.header
                 else:
@@ -223,6 +229,7 @@ class CoordinatorClient:
 
             async def fetch(channel: CoordinatorChannel) -> int:
                 async for chunk in requested(channel):
+                    require_bounded(chunk)
                     writer.append(chunk.data, offset=chunk.offset, digest=chunk.chunk_digest)
                 return writer.offset - start
 
@@ -234,7 +241,10 @@ class CoordinatorClient:
             channel = self._channel
             try:
                 async with channel.in_use():
-                    return await make(channel)
+                    answer = await make(channel)
+                if isinstance(answer, Message):
+                    require_bounded(answer)
+                return answer
             except grpc.aio.AioRpcError as error:
                 await self._raise_unless_replaced(error, channel)
 

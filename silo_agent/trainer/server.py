@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from silo_agent.shared.home import SiloHome
 from silo_agent.trainer.approval.consent import Consent
 from silo_agent.trainer.approval.record import ApprovalRecord
+from silo_agent.trainer.bounded_requests import BoundedRequests
 from silo_agent.trainer.isolation import Isolation
 from silo_agent.trainer.models.extractors import load
 from silo_agent.trainer.models.extractors.protocol import Extractor
@@ -272,10 +273,11 @@ async def serve(home: SiloHome, isolation: Isolation, drain: float = DRAIN_SECON
     home.exchange.mkdir(parents=True, exist_ok=True)
     home.socket.unlink(missing_ok=True)
     server = grpc.aio.server(
+        interceptors=[BoundedRequests()],
         options=[
             ("grpc.max_receive_message_length", SOCKET_MESSAGE_BYTES),
             ("grpc.max_send_message_length", SOCKET_MESSAGE_BYTES),
-        ]
+        ],
     )
 
     def clock() -> datetime:

@@ -34,6 +34,7 @@ from coordinator.context import ServiceContext
 from coordinator.metrics.instruments import Metrics
 from coordinator.server import build_context
 from coordinator.settings import CoordinatorHome
+from coordinator.store.actors import Caller
 from coordinator.store.records import IssuedCertificate
 from wire.ballot import digest, pack
 from wire.consilium.v1 import (
@@ -50,6 +51,7 @@ from wire.identity.identity import Identity, Role
 from wire.public_content import write_array
 from wire.task.definition import RoundPolicy, TaskDefinition
 
+_FINGERPRINTS = {Role.SILO: "0" * 64, Role.ADMIN: "1" * 64}
 _ANSWERS = 3
 _SECONDS = 0.05
 
@@ -92,10 +94,11 @@ class House:
 
     async def _opened(self, home: CoordinatorHome) -> ServiceContext:
         service = build_context(home, home.settings(), Metrics(CollectorRegistry()))
-        # The silo whose calls these are.
+        # The silo and the admin whose calls these are.
         now = service.clock()
-        certificate = IssuedCertificate("", "0" * 64, now + timedelta(days=7))
-        service.store.members.adopt(Role.SILO, "north", "0" * 64, certificate, now)
+        for role, fingerprint in _FINGERPRINTS.items():
+            certificate = IssuedCertificate("", fingerprint, now + timedelta(days=7))
+            service.store.members.adopt(role, "north", fingerprint, certificate, now)
         return service
 
     def _methods(self) -> Iterator[Method]:
@@ -127,7 +130,8 @@ class House:
         self._runner.run(self._serve(method, messages))
 
     async def _serve(self, method: Method, messages: Iterable[bytes]) -> None:
-        _caller.set(Identity(self.service.settings.consortium, method.role, "north"))
+        identity = Identity(self.service.settings.consortium, method.role, "north")
+        _caller.set(Caller(identity, _FINGERPRINTS[method.role]))
         upload = Upload(_pieces(method, messages), silence=5)
         request = upload if method.client_streaming else await upload.only()
         answer = method.serve(request, Context())

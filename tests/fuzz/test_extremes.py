@@ -20,7 +20,11 @@ EXTREMES: dict[int, list[object]] = {
     FieldDescriptor.TYPE_ENUM: [-1, 2**31 - 1],
     FieldDescriptor.TYPE_BOOL: [True],
     FieldDescriptor.TYPE_BYTES: [bytes(50_000)],
-    FieldDescriptor.TYPE_STRING: ["\0", "a\0b", "x" * 50_000, "\U0010ffff", "../../x", "north\n"],
+    FieldDescriptor.TYPE_STRING: [
+        *("\0", "a\0b", "x" * 50_000, "\U0010ffff", "../../x", "north\n"),
+        # Numbers in words: a version of a public set, beyond every column and in digits of other scripts.
+        *(f"scans@{number}" for number in (2**31, 2**63, "9" * 5000, "-1", "\u0663", "\u00b2", "")),
+    ],
 }
 Path = tuple[FieldDescriptor, ...]
 

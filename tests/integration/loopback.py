@@ -17,6 +17,7 @@ from patience import PATIENCE
 
 from coordinator.api.interceptor import SERVICE_TABLE, AdmissionInterceptor, Admitted
 from coordinator.pki.authority import Authority, IssuedKey
+from coordinator.store.actors import Caller
 from wire.consilium.v1 import rounds_pb2, rounds_pb2_grpc
 from wire.identity.files import IdentityFiles, key_pem, new_key
 from wire.identity.identity import Identity, Role
@@ -35,9 +36,9 @@ class Consortium:
     admitted: list[tuple[Identity, str]] = field(default_factory=list)
     refused: list[tuple[str, str]] = field(default_factory=list)
 
-    async def admit(self, identity: Identity, fingerprint: str) -> None:
+    async def admit(self, caller: Caller) -> None:
         """Lets everyone in and remembers whom."""
-        self.admitted.append((identity, fingerprint))
+        self.admitted.append((caller.identity, caller.fingerprint))
 
     def issue(self, role: Role, name: str, at: datetime | None = None) -> IssuedKey:
         """A key certified for one day from `at`."""

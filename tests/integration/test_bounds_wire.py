@@ -10,8 +10,11 @@ import grpc
 import grpc.aio
 import pytest
 from federation import LABELS, Federation, federation
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from wire.bounds import bounds_of
 from wire.chunks import CHUNK_BYTES
 from wire.consilium.v1 import (
     admin_pb2,
@@ -21,6 +24,7 @@ from wire.consilium.v1 import (
     enrolment_pb2_grpc,
     identity_pb2,
     identity_pb2_grpc,
+    registry_pb2,
     rounds_pb2,
     rounds_pb2_grpc,
     task_pb2,
@@ -194,6 +198,84 @@ def test_nor_can_a_stranger_at_the_enrolment_port(live: Federation) -> None:
         refusal = asyncio.run(refused(call))
         assert refusal.is_a(FIELD_TOO_LONG)
         assert refusal.sentence.startswith(f"{field} holds {len(LONGEST)} characters")
+
+
+def oversized(message: Descriptor, deeper: int = 4) -> Iterator[tuple[str, Message]]:
+    """For every field with a bound, however deep: its name and a message in which only that holds too much."""
+    for field in message.fields:
+        bounds, made = bounds_of(field), message._concrete_class()
+        is_map = field.message_type is not None and field.message_type.GetOptions().map_entry
+        if bounds.max_length is not None and not is_map:
+            content: str | bytes = "x" * (bounds.max_length + 1)
+            if field.type == FieldDescriptor.TYPE_BYTES:
+                content = content.encode()
+            if field.is_repeated:
+                getattr(made, field.name).append(content)
+            else:
+                setattr(made, field.name, content)
+            yield field.full_name, made
+        elif field.message_type is not None and not is_map and deeper:
+            for name, inner in oversized(field.message_type, deeper - 1):
+                outer = message._concrete_class()
+                if field.is_repeated:
+                    getattr(outer, field.name).add().CopyFrom(inner)
+                else:
+                    getattr(outer, field.name).CopyFrom(inner)
+                yield name, outer
+
+
+def test_no_field_of_any_call_takes_more_than_its_bound_on_either_port(live: Federation) -> None:
+    silo, admin = live.silos["north"].identity(), IdentityFiles.load(live.home / "admin")
+    modules = (admin_pb2, rounds_pb2, identity_pb2, registry_pb2, enrolment_pb2)
+    services = [one for module in modules for one in module.DESCRIPTOR.services_by_name.values()]
+
+    async def tried() -> dict[str, str]:
+        codes: dict[str, str] = {}
+        channels = {
+            "AdminService": secure_channel(admin.coordinator_address, admin),
+            "EnrolmentService": enrolment_channel(
+                f"localhost:{live.enrolment_port}", silo.authorities_pem
+            ),
+        }
+        members = secure_channel(silo.coordinator_address, silo)
+        for service in services:
+            channel = channels.get(service.name, members)
+            for method in service.methods:
+                for field, message in oversized(method.input_type):
+                    call = channel.stream_unary(
+                        f"/{service.full_name}/{method.name}",
+                        request_serializer=lambda one: one.SerializeToString(),
+                    )
+                    with pytest.raises(grpc.aio.AioRpcError) as caught:
+                        await call(iter([message]), timeout=60)
+                    refusal = from_rpc(caught.value)
+                    codes[f"{method.name} {field}"] = refusal.code if refusal else str(caught.value)
+        for channel in (*channels.values(), members):
+            await channel.close()
+        return codes
+
+    codes = asyncio.run(tried())
+    assert set(codes.values()) == {FIELD_TOO_LONG.code}, codes
+    assert len(codes) > 40
+
+
+def test_giant_texts_leave_few_bytes_in_the_log(live: Federation) -> None:
+    files = live.silos["north"].identity()
+    before = live.coordinator.log.stat().st_size
+
+    async def flood() -> None:
+        async with secure_channel(files.coordinator_address, files) as channel:
+            stub = rounds_pb2_grpc.RoundsServiceStub(channel)
+            for _ in range(25):
+                with pytest.raises(grpc.aio.AioRpcError):
+                    await stub.Heartbeat(
+                        rounds_pb2.HeartbeatRequest(instance=LONGEST),
+                        metadata=(("x-noise", "n" * 4000),),
+                        timeout=60,
+                    )
+
+    asyncio.run(flood())
+    assert live.coordinator.log.stat().st_size - before < 25 * 1024
 
 
 def test_after_all_that_a_federation_votes_as_ever(live: Federation) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from datetime import timedelta
 
@@ -20,8 +21,11 @@ from loopback import DAY, Consortium
 from patience import PATIENCE
 from structlog.testing import capture_logs
 
-from coordinator.api.interceptor import SERVICE_TABLE, AdmissionInterceptor, caller
+from coordinator.api.interceptor import SERVICE_TABLE, AdmissionInterceptor, Admit, caller
+from coordinator.api.rate_limit import CallLimiter
 from coordinator.pki.authority import IssuedKey
+from coordinator.settings import Rate
+from coordinator.store.actors import Caller
 from wire.consilium.v1 import (
     admin_pb2,
     admin_pb2_grpc,
@@ -31,6 +35,7 @@ from wire.consilium.v1 import (
     rounds_pb2_grpc,
 )
 from wire.errors import (
+    CERTIFICATE_SUPERSEDED,
     INTERNAL,
     NO_IDENTITY,
     ROUND_CLOSED,
@@ -41,7 +46,7 @@ from wire.errors import (
     Refusal,
 )
 from wire.identity.files import IdentityFiles, key_pem, new_key
-from wire.identity.identity import Identity, Role
+from wire.identity.identity import Role
 from wire.net.channels import secure_channel, translated
 
 ECHO = "consilium.test.Echo"
@@ -236,8 +241,8 @@ class TestEveryKindOfMethod:
     def test_a_revoked_silo_is_refused_before_the_servicer_runs(
         self, consortium: Consortium, kind: str
     ) -> None:
-        async def revoked(identity: Identity, fingerprint: str) -> None:
-            raise Refusal(SILO_REVOKED, name=identity.name)
+        async def revoked(caller: Caller) -> None:
+            raise Refusal(SILO_REVOKED, name=caller.name)
 
         served: list[object] = []
         gate = AdmissionInterceptor(
@@ -256,6 +261,74 @@ class TestEveryKindOfMethod:
         )
         assert consortium.refused == [("SILO_REVOKED", f"/{ECHO}/{kind}")]
         assert not served
+
+
+class TestTrustDomain:
+    """One authority may sign for two consortia; each coordinator serves its own."""
+
+    def test_an_identity_of_another_consortium_is_nobody_here(self, consortium: Consortium) -> None:
+        gate = AdmissionInterceptor(
+            ECHO_TABLE, consortium.admit, lambda *_: None, consortium="elbe-clinics"
+        )
+        silo = consortium.member(Role.SILO, "hospital-a")
+
+        async def scenario() -> ConsiliumError:
+            async with consortium.serving(Echo().register, gate=gate) as address:
+                return await refusal_of(address, silo, "unary_unary")
+
+        told = asyncio.run(scenario())
+        assert (told.code, told.sentence) == (
+            "OTHER_CONSORTIUM",
+            "The certificate is of the consortium rhine-clinics, not of elbe-clinics.",
+        )
+        assert not consortium.admitted
+
+
+class TestAllowances:
+    """What a member may call is counted by its name once it is admitted, and by its certificate before."""
+
+    def called(
+        self, consortium: Consortium, callers: list[IdentityFiles], admit: Admit
+    ) -> list[str]:
+        """How a call of each of these ends, one after the other; three are allowed."""
+        rate = Rate(per_second=0.001, burst=3)
+        gate = AdmissionInterceptor(
+            ECHO_TABLE,
+            admit,
+            lambda *_: None,
+            member_limiter=CallLimiter(time.monotonic, rate, None, {}, 32, 3),
+        )
+
+        async def scenario() -> list[str]:
+            codes = []
+            async with consortium.serving(Echo().register, gate=gate) as address:
+                for files in callers:
+                    async with secure_channel(address, files) as channel:
+                        try:
+                            await echo(channel, "unary_unary")
+                            codes.append("OK")
+                        except grpc.aio.AioRpcError as error:
+                            codes.append((await translated(error, address, files)).code)
+            return codes
+
+        return asyncio.run(scenario())
+
+    def test_a_new_certificate_brings_no_new_allowance(self, consortium: Consortium) -> None:
+        certificates = [consortium.member(Role.SILO, "hospital-a") for _ in range(5)]
+        codes = self.called(consortium, certificates, consortium.admit)
+        assert codes == ["OK"] * 3 + ["RATE_LIMITED"] * 2
+
+    def test_one_that_was_replaced_uses_up_nothing_of_its_successors(
+        self, consortium: Consortium
+    ) -> None:
+        stolen, good = (consortium.member(Role.SILO, "hospital-a") for _ in range(2))
+
+        async def admit(caller: Caller) -> None:
+            if caller.fingerprint == stolen.certificate.fingerprint:
+                raise Refusal(CERTIFICATE_SUPERSEDED, name=caller.name)
+
+        codes = self.called(consortium, [stolen] * 10 + [good] * 3, admit)
+        assert codes == ["CERTIFICATE_SUPERSEDED"] * 10 + ["OK"] * 3
 
 
 class TestExpiry:

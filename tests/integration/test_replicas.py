@@ -36,12 +36,13 @@ from coordinator.round_engine import ClosedBy
 from coordinator.rounds.close import RoundCloser
 from coordinator.server import utc_now
 from coordinator.store import Store
+from coordinator.store.actors import INIT, Caller
 from coordinator.store.executor import StoreExecutor
 from coordinator.store.records import BallotRecord, IssuedCertificate
 from wire.ballot import digest
 from wire.consilium.v1 import admin_pb2
 from wire.errors import CONTENT_MISSING, SILO_SUSPENDED, STORE_UNAVAILABLE, Refusal
-from wire.identity.identity import Role
+from wire.identity.identity import Identity, Role
 from wire.public_file import PublicSetFolder
 from wire.task.definition import TaskDefinition
 
@@ -70,9 +71,9 @@ def undisturbed(folder: Path, state: TaskDefinition, silos: list[str]) -> list[s
     for silo in silos:
         certificate = IssuedCertificate(silo, silo, now)
         store.members.adopt(Role.SILO, silo, silo, certificate, now)
-    store.public_sets.add("points", state.public_set, ROWS, 1, {}, now, "admin")
-    store.tasks.create(state, now, "admin")
-    task = store.tasks.start(state.name, now, "admin")
+    store.public_sets.add("points", state.public_set, ROWS, 1, {}, now, INIT)
+    store.tasks.create(state, now, INIT)
+    task = store.tasks.start(state.name, now, INIT)
     while task.open_round is not None:
         number = task.open_round.number
         for silo in silos:
@@ -80,7 +81,8 @@ def undisturbed(folder: Path, state: TaskDefinition, silos: list[str]) -> list[s
             record = BallotRecord(
                 state.name, number, silo, digest(ballot), now, "", b"", already_held=False
             )
-            store.ballots.accept(record, ballot)
+            by = Caller(Identity("hospitals", Role.SILO, silo), silo)
+            store.ballots.accept(by, record, ballot)
         after = closer.close(task, task.open_round, ClosedBy.EVERYONE)
         assert after is not None
         task = after

@@ -10,6 +10,7 @@ from store_scenes import (
     HOUR,
     LATER,
     NOW,
+    accept,
     ballot,
     consensus,
     definition,
@@ -45,7 +46,7 @@ class PrivacyContract:
             one_if_not=0.1,
         )
         said = replace(ballot("north"), declaration=declared)
-        assert store.ballots.accept(said, b"\x01\x02").declaration == declared
+        assert accept(store, said, b"\x01\x02").declaration == declared
         assert store.ballots.held("sepsis", 1, "north").declaration == declared
         details = store.audit.page()[-1].entry["details"]
         assert isinstance(details, dict)
@@ -62,19 +63,19 @@ class PrivacyContract:
         open_task(store, "north", "south")
         first = Declaration(mechanism=MechanismName.XOR, epsilon=1.0)
         better = Declaration(mechanism=MechanismName.XOR, epsilon=0.5)
-        store.ballots.accept(replace(ballot("north"), declaration=first), b"\x01\x02")
-        again = store.ballots.accept(replace(ballot("north"), declaration=better), b"\x01\x02")
+        accept(store, replace(ballot("north"), declaration=first), b"\x01\x02")
+        again = accept(store, replace(ballot("north"), declaration=better), b"\x01\x02")
         assert (again.already_held, again.declaration) == (True, first)
 
     def test_the_latest_declaration_of_each_silo_is_found(self, store: Store) -> None:
         current = open_task(store, "north", "south")
         early, late = (Declaration(mechanism=MechanismName.XOR, epsilon=e) for e in (1.0, 2.0))
-        store.ballots.accept(replace(ballot("north"), declaration=early), b"\x01\x02")
-        store.ballots.accept(replace(ballot("south"), declaration=early), b"\x01\x02")
+        accept(store, replace(ballot("north"), declaration=early), b"\x01\x02")
+        accept(store, replace(ballot("south"), declaration=early), b"\x01\x02")
         store.tasks.begin_close(current, ClosedBy.EVERYONE)
         store.tasks.publish(current, consensus(), LATER)
         second = ballot("north", number=2)
-        store.ballots.accept(replace(second, declaration=late), b"\x01\x02")
+        accept(store, replace(second, declaration=late), b"\x01\x02")
         assert store.ballots.latest_declarations("sepsis") == [
             SiloDeclaration("north", 2, late),
             SiloDeclaration("south", 1, early),
@@ -104,7 +105,7 @@ class PrivacyContract:
         seen = {"north": ("aa", "bb"), "south": (), "west": ("bb",)}
         for silo, digests in seen.items():
             told = replace(ballot(silo), consensuses_seen=digests)
-            store.ballots.accept(told, b"\x01\x02")
+            accept(store, told, b"\x01\x02")
             assert store.ballots.held("sepsis", 1, silo).consensuses_seen == digests
         assert store.ballots.consensuses_seen("sepsis", 1) == {"aa", "bb"}
         assert store.ballots.consensuses_seen("sepsis", 2) == set()

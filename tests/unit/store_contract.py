@@ -20,6 +20,7 @@ from store_scenes import (
     NOW,
     SCHEMA,
     SET_DIGEST,
+    accept,
     acts,
     ballot,
     consensus,
@@ -41,6 +42,7 @@ from wire.ballot import digest
 from wire.errors import (
     BALLOT_CONFLICT,
     CONSENSUS_UNKNOWN,
+    MESSAGE_MALFORMED,
     NOT_A_PARTICIPANT,
     PUBLIC_SET_UNKNOWN,
     ROUND_CLOSED,
@@ -125,10 +127,16 @@ class StoreContract:
         assert store.public_sets.find(SET_DIGEST) == first
         assert first.schema == SCHEMA
 
-    @pytest.mark.parametrize("unknown", ["ward", "wards@3", "c" * 64])
+    @pytest.mark.parametrize(
+        "unknown",
+        ["ward", "wards@3", "c" * 64, f"wards@{2**31}", f"wards@{2**63}", "wards@" + "9" * 5000],
+    )
     def test_an_unknown_set_is_named(self, store: Store, unknown: str) -> None:
         publish_set(store)
         refused(PUBLIC_SET_UNKNOWN, lambda: store.public_sets.find(unknown), unknown)
+
+    def test_a_number_no_database_holds_is_the_callers_mistake(self, store: Store) -> None:
+        refused(MESSAGE_MALFORMED, lambda: store.ballots.held("sepsis", 2**70, "north"))
 
     # -- tasks ---------------------------------------------------------------------------------------
 
@@ -278,15 +286,15 @@ class StoreContract:
         for minute, silo in enumerate(("north", "south", "east"), start=1):
             assert (running(store.tasks.get("sepsis")).quorum_at is None) == (minute <= 2)
             moment = NOW + timedelta(minutes=minute)
-            store.ballots.accept(ballot(silo, b"\x01", at=moment), b"\x01")
+            accept(store, ballot(silo, b"\x01", at=moment), b"\x01")
         assert running(store.tasks.get("sepsis")).quorum_at == NOW + timedelta(minutes=2)
 
     def test_the_same_ballot_again_is_the_same_record(self, store: Store) -> None:
         open_task(store, "north", "south")
         payload = b"\x01\x02"
-        first = store.ballots.accept(ballot("north", payload), payload)
+        first = accept(store, ballot("north", payload), payload)
         repeated = replace(ballot("north", payload, at=NOW + HOUR), signature=b"another")
-        again = store.ballots.accept(repeated, payload)
+        again = accept(store, repeated, payload)
         # The receipt that was given then, signature and all.
         assert again == replace(first, already_held=True)
         assert store.ballots.held("sepsis", 1, "north") == again
@@ -339,8 +347,8 @@ class StoreContract:
         assert vote(store, "north")
 
     def test_a_ballot_for_an_unknown_or_unstarted_task_is_refused(self, store: Store) -> None:
-        refused(TASK_UNKNOWN, lambda: vote(store, "north"), "sepsis")
         join(store, "north", "south")
+        refused(TASK_UNKNOWN, lambda: vote(store, "north"), "sepsis")
         publish_set(store)
         store.tasks.create(definition(), NOW, ADMIN)
         refused(ROUND_CLOSED, lambda: vote(store, "north"))

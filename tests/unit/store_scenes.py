@@ -14,6 +14,7 @@ from patience import PATIENCE
 
 from coordinator.round_engine import Round
 from coordinator.store import Store
+from coordinator.store.actors import Caller, LocalActor
 from coordinator.store.records import (
     BallotRecord,
     Consensus,
@@ -23,7 +24,7 @@ from coordinator.store.records import (
 )
 from wire.ballot import digest
 from wire.errors import Fault, Refusal
-from wire.identity.identity import Role
+from wire.identity.identity import Identity, Role
 from wire.task.definition import RoundPolicy, TaskDefinition
 
 T = TypeVar("T")
@@ -34,7 +35,7 @@ HOUR = timedelta(hours=1)
 LEASE = timedelta(seconds=30)
 SET_DIGEST = "a" * 64
 SCHEMA: dict[str, object] = {"kind": "table", "columns": [{"name": "âge", "nullable": True}]}
-ADMIN = "admin/chief"
+ADMIN = LocalActor("admin/chief")
 _SERIAL = count(1)
 
 
@@ -83,6 +84,20 @@ def join(store: Store, *names: str, role: Role = Role.SILO) -> None:
     for name in names:
         invite(store, name, role=role)
         redeem(store, name)
+
+
+def caller(
+    store: Store, name: str, role: Role = Role.SILO, fingerprint: str | None = None
+) -> Caller:
+    """A member with the certificate named, or with its newest good one."""
+    if fingerprint is None:
+        held = [
+            one.fingerprint
+            for one in store.outstanding.certificates(NOW)
+            if (one.role, one.name) == (role, name)
+        ]
+        fingerprint = held[-1] if held else "none"
+    return Caller(Identity("hospitals", role, name), fingerprint)
 
 
 def publish_set(store: Store) -> None:
@@ -134,7 +149,12 @@ def vote(
     task: str = "sepsis",
 ) -> bool:
     """Casts a ballot; True if it was held already."""
-    return store.ballots.accept(ballot(silo, payload, number, task=task), payload).already_held
+    return accept(store, ballot(silo, payload, number, task=task), payload).already_held
+
+
+def accept(store: Store, cast: BallotRecord, payload: bytes) -> BallotRecord:
+    """Stores a ballot in the name of its silo."""
+    return store.ballots.accept(caller(store, cast.silo), cast, payload)
 
 
 def stored(store: Store, round_number: int = 1, task: str = "sepsis") -> dict[str, bytes]:

@@ -50,7 +50,11 @@ def test_what_one_replica_announces_fires_on_the_other(postgres: PostgresServer)
         url = postgres.fresh_url()
         async with replica(url) as one, replica(url) as other:
             for topic in Topic:
-                waiters = {Topic.TASKS: other.tasks.waiter(), Topic.BALLOTS: other.ballots.waiter()}
+                waiters = {
+                    Topic.TASKS: other.tasks.waiter(),
+                    Topic.BALLOTS: other.ballots.waiter(),
+                    Topic.MEMBERS: other.members.waiter(),
+                }
                 one.announce(topic)
                 await asyncio.wait_for(waiters.pop(topic).wait(), PATIENCE)
                 assert not any(waiter.is_set() for waiter in waiters.values())

@@ -17,6 +17,7 @@ from coordinator.pki.rotation import Authorities
 from coordinator.settings import CoordinatorHome
 from coordinator.setup.backup import back_up, restore, stream
 from coordinator.store import Store
+from coordinator.store.actors import LocalActor
 from wire.errors import ConfigurationError
 from wire.runtime.files import digest_of
 
@@ -37,7 +38,7 @@ def home(tmp_path: Path) -> CoordinatorHome:
     file.rename(made.public_sets / digest)
     (made.public_sets / ".upload-1.part").write_bytes(b"half")
     store = Store(made.database_url(made.settings()))
-    store.public_sets.add("wards", digest, 1, 4, {}, NOW, "admin/admin")
+    store.public_sets.add("wards", digest, 1, 4, {}, NOW, LocalActor("admin/admin"))
     store.close()
     return made
 

@@ -159,6 +159,10 @@ class TestIdentity:
         assert "as admin north, not as silo north" in found.sentence
         answer.role = identity_pb2.MEMBER_ROLE_SILO
         assert role_finding(answer, files).status is Status.OK
+        answer.consortium = "elsewhere"
+        found = role_finding(answer, files)
+        assert found.status is Status.FAILED
+        assert f"of the consortium elsewhere, not of {files.consortium}" in found.sentence
 
 
 class TestDisk:

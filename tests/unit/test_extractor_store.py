@@ -23,6 +23,7 @@ from store_scenes import (
 )
 
 from coordinator.store import Store
+from coordinator.store.actors import LocalActor
 from coordinator.store.records import ExtractorRecord
 from wire.errors import EXTRACTOR_UNKNOWN, TASK_EXISTS, TASK_INVALID
 from wire.task.definition import TaskDefinition
@@ -77,7 +78,7 @@ class Contract:
             "kind": "pca",
             "dimensions": 2,
         }
-        held, already = store.extractors.add(extractor(at=LATER), "admin/other")
+        held, already = store.extractors.add(extractor(at=LATER), LocalActor("admin/other"))
         assert (held, already) == (extractor(), True)
         assert acts(store) == before
 

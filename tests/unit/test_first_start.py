@@ -14,13 +14,15 @@ from typer.testing import CliRunner, Result
 
 from coordinator.cli import coordinator as commands
 from coordinator.pki.authority import Authority
-from coordinator.settings import CoordinatorHome
+from coordinator.server import require_own_authority
+from coordinator.settings import CoordinatorHome, CoordinatorSettings
 from coordinator.store import Store
+from coordinator.store.actors import Caller
 from coordinator.store.members import MemberStore
 from silo_agent.agent.cli import agent
 from wire.errors import ConfigurationError, Refusal
 from wire.identity.files import IdentityFiles, key_pem, pending_key
-from wire.identity.identity import Role
+from wire.identity.identity import Identity, Role
 from wire.identity.join_token import JoinToken
 from wire.net.enrolment import request_pem
 
@@ -153,7 +155,9 @@ def test_what_was_cut_off_is_finished_with_one_authority_and_one_admin(
     identity = IdentityFiles.load(folder.admin, Role.ADMIN)
     assert identity.authorities_pem == authority.read_bytes()
     store = Store(folder.database_url(folder.settings()))
-    store.members.admit(Role.ADMIN, "admin", identity.certificate.fingerprint)
+    store.members.admit(
+        Caller(Identity("hospitals", Role.ADMIN, "admin"), identity.certificate.fingerprint)
+    )
     store.close()
 
 
@@ -320,3 +324,12 @@ def test_an_expired_identity_without_a_new_token_is_an_error_that_says_what_to_d
     assert isinstance(error, Refusal)
     assert error.code == "CERTIFICATE_EXPIRED"
     assert "new join token" in error.hint
+
+
+def test_an_authority_of_another_consortium_is_not_served(tmp_path: Path) -> None:
+    authority = Authority.create(tmp_path, "rhine-clinics", datetime.now(UTC))
+    ours = CoordinatorSettings(consortium="rhine-clinics", hosts=("localhost",))
+    require_own_authority(ours, authority)
+    other = CoordinatorSettings(consortium="elbe-clinics", hosts=("localhost",))
+    with pytest.raises(ConfigurationError, match=r"elbe-clinics.*rhine-clinics"):
+        require_own_authority(other, authority)

@@ -18,7 +18,9 @@ from store_scenes import (
     LATER,
     NOW,
     Press,
+    accept,
     ballot,
+    caller,
     consensus,
     definition,
     invite,
@@ -38,7 +40,6 @@ from coordinator.store.records import MemberStatus, TaskAgreement
 from wire import errors
 from wire.ballot import digest
 from wire.errors import ConfigurationError
-from wire.identity.identity import Role
 from wire.privacy.declaration import Declaration
 from wire.task.definition import TaskStatus
 
@@ -211,24 +212,29 @@ def test_silos_keep_their_standing_their_lease_and_their_certificates(upgraded: 
     assert (found["north"].lease_instance, found["north"].lease_until) == ("one", LATER)
     assert found["north"].certificate_expires_at == EXPIRY
     assert found["west"].certificate_expires_at is None
-    upgraded.members.admit(Role.SILO, "north", "print north")
+    upgraded.members.admit(caller(upgraded, "north", fingerprint="print north"))
 
 
 def test_a_renewal_follows_the_certificate_that_was_carried_over(upgraded: Store) -> None:
-    renewed = upgraded.members.renew(Role.SILO, "north", "next key", LATER, Press().issue)
-    upgraded.members.admit(Role.SILO, "north", renewed.replace("certificate", "print"))
+    renewed = upgraded.members.renew(caller(upgraded, "north"), "next key", LATER, Press().issue)
+    upgraded.members.admit(
+        caller(upgraded, "north", fingerprint=renewed.replace("certificate", "print"))
+    )
     refused(
         errors.CERTIFICATE_SUPERSEDED,
-        lambda: upgraded.members.admit(Role.SILO, "north", "print north"),
+        lambda: upgraded.members.admit(caller(upgraded, "north", fingerprint="print north")),
     )
 
 
 def test_a_silo_revoked_then_does_not_come_back_by_being_registered_anew(upgraded: Store) -> None:
-    refused(errors.SILO_REVOKED, lambda: upgraded.members.admit(Role.SILO, "gone", "print gone"))
+    refused(
+        errors.SILO_REVOKED,
+        lambda: upgraded.members.admit(caller(upgraded, "gone", fingerprint="print gone")),
+    )
     invite(upgraded, "gone", 2)
     refused(
         errors.CERTIFICATE_SUPERSEDED,
-        lambda: upgraded.members.admit(Role.SILO, "gone", "print gone"),
+        lambda: upgraded.members.admit(caller(upgraded, "gone", fingerprint="print gone")),
     )
 
 
@@ -259,7 +265,7 @@ def test_old_ballots_are_kept_and_say_that_nobody_signed_for_them(upgraded: Stor
         ("north", b"\x00\xff"),
         ("south", b"\x01\x80"),
     ]
-    held = upgraded.ballots.accept(ballot("north", b"\x02\x00", 2), b"\x02\x00")
+    held = accept(upgraded, ballot("north", b"\x02\x00", 2), b"\x02\x00")
     assert (held.already_held, held.accepted_at) == (True, LATER)
     assert (held.signer, held.signature) == ("", b"")
     assert held.declaration == Declaration()
@@ -277,7 +283,7 @@ def test_old_consensuses_are_not_in_the_privacy_ledger_and_new_ones_can_be(upgra
 def test_releases_from_before_draws_were_counted_are_one_draw_each(url: str) -> None:
     store, release = Store(url), PartyRelease(sensitivity=2, gamma_micros=10**9, rows=8)
     current = open_task(store, "north", "south")
-    store.ballots.accept(ballot("north"), b"\x01\x02")
+    accept(store, ballot("north"), b"\x01\x02")
     store.tasks.begin_close(current, ClosedBy.DEADLINE)
     store.tasks.publish(current, replace(consensus(), release=release), LATER)
     store.close()
@@ -296,7 +302,7 @@ def test_releases_from_before_draws_were_counted_are_one_draw_each(url: str) -> 
 
 def test_the_open_round_goes_on_to_the_end(upgraded: Store) -> None:
     current = running(upgraded.tasks.get("sepsis"))
-    upgraded.ballots.accept(ballot("south", b"\x03\x00", 2), b"\x03\x00")
+    accept(upgraded, ballot("south", b"\x03\x00", 2), b"\x03\x00")
     assert running(upgraded.tasks.get("sepsis")).quorum_at == LATER
     upgraded.tasks.begin_close(current, ClosedBy.EVERYONE)
     after = upgraded.tasks.publish(current, consensus(), LATER)

@@ -22,12 +22,13 @@ from coordinator.pki.key_request import certificate_key_hash
 from coordinator.pki.rotation import Authorities, begin, finish, prepare
 from coordinator.settings import CoordinatorHome, CoordinatorSettings
 from coordinator.store import Store
+from coordinator.store.actors import Caller, LocalActor
 from coordinator.store.audit import Act
 from coordinator.store.executor import StoreExecutor
 from coordinator.store.records import IssuedCertificate, TokenRecord
 from wire.errors import CERTIFICATE_SUPERSEDED, ConfigurationError, Refusal
 from wire.identity.files import key_pem, new_key
-from wire.identity.identity import Role, issuer_of, read_certificate
+from wire.identity.identity import Identity, Role, issuer_of, read_certificate
 
 pytestmark = pytest.mark.slow
 
@@ -249,12 +250,12 @@ class TestHoldings:
         adopt(Role.SILO, "hospital-b")
         adopt(Role.SILO, "hospital-c")
         adopt(Role.SILO, "hospital-d", DAY / 2)
-        store.members.suspend("hospital-b", NOW, "admin/ada", drop_ballots=False)
-        store.members.revoke(Role.SILO, "hospital-c", NOW, "admin/ada")
+        store.members.suspend("hospital-b", NOW, LocalActor("admin/ada"), drop_ballots=False)
+        store.members.revoke(Role.SILO, "hospital-c", NOW, LocalActor("admin/ada"))
         for name, expires in (("late", NOW), ("invited", NOW + DAY), ("unwanted", NOW + DAY)):
             token = TokenRecord(f"id-{name}", Role.SILO, name, "hash", expires)
-            store.members.register(token, NOW, "admin/ada", replace_token=False)
-        store.members.revoke(Role.SILO, "unwanted", NOW, "admin/ada")
+            store.members.register(token, NOW, LocalActor("admin/ada"), replace_token=False)
+        store.members.revoke(Role.SILO, "unwanted", NOW, LocalActor("admin/ada"))
 
         later = NOW + DAY * 3 / 4
         held = store.outstanding.certificates(later)
@@ -265,12 +266,12 @@ class TestHoldings:
         ]
         assert [one.name for one in store.outstanding.invitations(later)] == ["invited"]
 
-        store.members.admit(Role.SILO, "hospital-a", active)
+        store.members.admit(Caller(Identity("hospitals", Role.SILO, "hospital-a"), active))
         fingerprint = authority.fingerprint
         store.outstanding.authority_changed(Act.AUTHORITY_ROTATION_FINISHED, fingerprint, NOW, held)
         assert store.outstanding.certificates(later) == []
         with pytest.raises(Refusal) as caught:
-            store.members.admit(Role.SILO, "hospital-a", active)
+            store.members.admit(Caller(Identity("hospitals", Role.SILO, "hospital-a"), active))
         assert caught.value.is_a(CERTIFICATE_SUPERSEDED)
         entry = store.audit.page()[-1].entry
         assert entry["act"] == "authority_rotation_finished"
@@ -312,7 +313,7 @@ class TestCommands:
         store = Store(home.database_url(home.settings()))
         held = read_certificate((home.admin / "certificate.pem").read_bytes())
         with pytest.raises(Refusal) as refused:
-            store.members.admit(Role.ADMIN, "ada", held.fingerprint)
+            store.members.admit(Caller(Identity("hospitals", Role.ADMIN, "ada"), held.fingerprint))
         assert refused.value.is_a(CERTIFICATE_SUPERSEDED)
         store.close()
 

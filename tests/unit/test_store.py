@@ -14,19 +14,42 @@ from postgres import PostgresServer
 from privacy_contract import PrivacyContract
 from race_contract import RaceContract
 from sqlalchemy import make_url
+from standing_contract import StandingContract
 from store_agreement import AgreementContract
 from store_contract import StoreContract
-from store_scenes import ADMIN, LATER, consensus, open_task, running
+from store_scenes import (
+    ADMIN,
+    LATER,
+    SCHEMA,
+    SET_DIGEST,
+    caller,
+    consensus,
+    join,
+    open_task,
+    running,
+)
 
 from coordinator.round_engine import ClosedBy
 from coordinator.store import Store
+from coordinator.store.actors import Caller
 from coordinator.store.engine import open_engine
+from wire.errors import ADMIN_REVOKED, Refusal
+from wire.identity.identity import Role
 
 pytestmark = pytest.mark.slow
 
 
+def publish_set_as(store: Store, by: Caller) -> None:
+    store.public_sets.add("wards", SET_DIGEST, 8, 100, SCHEMA, LATER, by)
+
+
 class WholeContract(
-    StoreContract, MemberContract, RaceContract, PrivacyContract, AgreementContract
+    StoreContract,
+    MemberContract,
+    StandingContract,
+    RaceContract,
+    PrivacyContract,
+    AgreementContract,
 ):
     @pytest.fixture
     def store(self, url: str) -> Iterator[Store]:
@@ -59,6 +82,28 @@ class TestPostgres(WholeContract):
         fresh = postgres.fresh_url()
         yield fresh
         postgres.drop(fresh)
+
+    def test_an_act_that_waits_while_its_caller_is_revoked_is_refused(
+        self, store: Store, url: str, postgres: PostgresServer
+    ) -> None:
+        join(store, "ada", "zoe", role=Role.ADMIN)
+        ada = caller(store, "ada", Role.ADMIN)
+        with (
+            ThreadPoolExecutor(2) as threads,
+            psycopg.connect(postgres.conninfo(make_url(url).database or "")) as holder,
+        ):
+            holder.execute("SELECT * FROM audit_head FOR UPDATE")
+            # Holds the admins' rows until the audit chain is free.
+            revoked = threads.submit(store.members.revoke, Role.ADMIN, "ada", LATER, ADMIN)
+            postgres.until_waiting(url, 1)
+            acted = threads.submit(publish_set_as, store, ada)
+            postgres.until_waiting(url, 2)
+            holder.rollback()
+            revoked.result(PATIENCE)
+            with pytest.raises(Refusal) as caught:
+                acted.result(PATIENCE)
+        assert caught.value.is_a(ADMIN_REVOKED)
+        assert store.public_sets.all() == []
 
     @pytest.mark.parametrize("opening", ["publish", "start"])
     def test_a_round_opened_while_a_silo_is_being_shut_out_does_not_expect_it(

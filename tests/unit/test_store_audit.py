@@ -8,11 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from store_scenes import LATER, ballot, open_task
+from store_scenes import LATER, accept, ballot, open_task
 
 from coordinator.api.translation import audit_message
 from coordinator.cli.audit import link_of
 from coordinator.store import Store
+from coordinator.store.actors import LocalActor
 from wire.runtime.chain import Broken, Damage, Head, first_break, head_of
 
 pytestmark = pytest.mark.slow
@@ -31,7 +32,7 @@ def store(path: Path) -> Iterator[Store]:
     store = Store(f"sqlite:///{path}")
     open_task(store, "north", "south")
     for silo in ("north", "south"):
-        store.ballots.accept(ballot(silo), b"\x01\x02")
+        accept(store, ballot(silo), b"\x01\x02")
     yield store
     store.close()
 
@@ -69,12 +70,12 @@ class TestTheRecord:
     def test_has_nothing_of_an_act_that_failed(self, store: Store) -> None:
         conflict = ballot("north", b"\x03\x04")
         with pytest.raises(Exception, match="different ballot"):
-            store.ballots.accept(conflict, b"\x03\x04")
+            accept(store, conflict, b"\x03\x04")
         assert len(store.audit.page()) == ENTRIES
         assert verified(store) is None
 
     def test_has_one_entry_for_a_ballot_cast_twice(self, store: Store) -> None:
-        assert store.ballots.accept(ballot("north"), b"\x01\x02").already_held
+        assert accept(store, ballot("north"), b"\x01\x02").already_held
         assert len(store.audit.page()) == ENTRIES
 
     def test_has_neither_labels_nor_bits(self, store: Store) -> None:
@@ -174,7 +175,7 @@ class TestTampering:
 
     def test_an_act_behind_the_tampering_does_not_heal_it(self, store: Store, path: Path) -> None:
         sql(path, "DELETE FROM audit WHERE sequence > 7")
-        store.tasks.pause("sepsis", "Paused.", LATER, "admin/chief")
+        store.tasks.pause("sepsis", "Paused.", LATER, LocalActor("admin/chief"))
         broken = verified(store)
         assert broken is not None
         assert (broken.sequence, broken.damage) == (8, Damage.REMOVED)

@@ -83,6 +83,12 @@ def role_finding(answer: identity_pb2.WhoAmIResponse, files: IdentityFiles) -> F
             f"The coordinator knows this certificate as {known} {answer.name}, not as silo {files.name}.",
             "Use the folder of the silo; see --home.",
         )
+    if answer.consortium != files.consortium:
+        return failed(
+            ROLE,
+            f"The coordinator is of the consortium {answer.consortium}, not of {files.consortium}.",
+            "Use the folder of the right consortium; see --home.",
+        )
     return ok(ROLE, f"The coordinator accepts {answer.name} as a silo of {answer.consortium}.")
 
 
