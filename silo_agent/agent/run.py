@@ -33,6 +33,7 @@ from wire.identity.files import IdentityFiles
 from wire.net.proxy import Proxy
 from wire.runtime.files import discard_unfinished
 from wire.runtime.health import Health, health_socket, serve_health
+from wire.runtime.sharing import make_private_folder
 from wire.runtime.shutdown import DRAIN_SECONDS, stop_requested
 from wire.runtime.task_group import task_group
 
@@ -63,7 +64,7 @@ async def run_agent(home: SiloHome, options: RunOptions) -> None:
     lock = InstanceLock(home.agent)
     discard_unfinished(home.agent)
     audit = AuditLog(home.agent, lambda: datetime.now(UTC))
-    home.exchange.mkdir(parents=True, exist_ok=True)
+    make_private_folder(home.exchange)
     # Prometheus does not need `…_created` series, which would nearly double the counters.
     disable_created_metrics()  # type: ignore[no-untyped-call]
     registry = CollectorRegistry()

@@ -49,6 +49,7 @@ from wire.runtime.configuration import explain
 from wire.runtime.crash_points import crash_point
 from wire.runtime.files import digest_of, discard_unfinished, lock_until_exit
 from wire.runtime.health import Health
+from wire.runtime.sharing import let_group_connect, make_private_folder
 from wire.runtime.shutdown import DRAIN_SECONDS, stop_requested
 from wire.schema import SetSchema
 from wire.task.definition import TaskDefinition
@@ -263,7 +264,7 @@ async def serve(home: SiloHome, isolation: Isolation, drain: float = DRAIN_SECON
     # From here on folder, ledger and socket are this trainer's alone.
     await _acquire_lock(home)
     discard_unfinished(home.tasks)
-    home.exchange.mkdir(parents=True, exist_ok=True)
+    make_private_folder(home.exchange)
     home.socket.unlink(missing_ok=True)
     server = grpc.aio.server(
         options=[
@@ -288,7 +289,7 @@ async def serve(home: SiloHome, isolation: Isolation, drain: float = DRAIN_SECON
     Health({"": lambda: True}).register(server)
     server.add_insecure_port(f"unix:{home.socket}")
     await server.start()
-    home.socket.chmod(0o600)
+    let_group_connect(home.socket)
     log.info("trainer_ready", isolation=str(isolation.mode), note=isolation.note)
     await stop_requested(drain)
     log.info("trainer_stopping", drain_seconds=drain)
