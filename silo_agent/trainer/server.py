@@ -14,7 +14,7 @@ import structlog
 from pydantic import ValidationError
 
 from silo_agent.shared.home import SiloHome
-from silo_agent.trainer.approval.consent import Consent
+from silo_agent.trainer.approval.consent import SHOWN_DIGITS, Consent
 from silo_agent.trainer.approval.record import ApprovalRecord
 from silo_agent.trainer.isolation import Isolation
 from silo_agent.trainer.models.extractors import load
@@ -24,7 +24,7 @@ from silo_agent.trainer.privacy_totals import privacy_totals
 from silo_agent.trainer.release import PaidBallot
 from silo_agent.trainer.session import Session, SiloContext, open_session
 from silo_agent.trainer.settings import read_settings
-from silo_agent.trainer.task_folder import TaskFolder
+from silo_agent.trainer.task_folder import TaskFolder, undecided
 from silo_agent.trainer.training_report import reported
 from silo_agent.trainer.worker_thread import Closed, WorkerThread
 from wire import __version__
@@ -35,6 +35,8 @@ from wire.errors import (
     EXTRACTOR_INVALID,
     MESSAGE_MALFORMED,
     NOT_PREPARED,
+    PROPOSALS_FULL,
+    PUBLIC_FILES_TOO_LARGE,
     ROUND_BEYOND_TASK,
     TASK_INVALID,
     TRAINER_UNREACHABLE,
@@ -58,6 +60,9 @@ log = structlog.get_logger()
 
 _LOCK_SECONDS = 5.0
 _LOCK_PAUSE_SECONDS = 0.1
+
+MOST_UNDECIDED = 100
+"""Tasks that may wait for a person's decision; further ones are not kept."""
 
 Request = TypeVar("Request")
 Response = TypeVar("Response")
@@ -123,7 +128,8 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
     ) -> trainer_pb2.ProposeResponse:
         """Keeps the definition for a person to read, and refuses it until it is approved."""
         definition = self._proposed(request.definition)
-        return trainer_pb2.ProposeResponse(task_digest=definition.digest)
+        most = self._consent.max_public_bytes
+        return trainer_pb2.ProposeResponse(task_digest=definition.digest, max_public_bytes=most)
 
     @_refusals_as_status
     async def Prepare(
@@ -135,6 +141,7 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
             raise Refusal(MESSAGE_MALFORMED, why="its extractor is not the one the task names")
         if definition.digest in self._sessions:
             return trainer_pb2.PrepareResponse(task_digest=definition.digest)
+        self._require_small(definition)
         schema = SetSchema.from_proto(request.public_set.schema)
         session, sentences = await self._worker_thread(self._open, definition, schema, request.silo)
         if session is None:
@@ -213,9 +220,35 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
         self._public_sets.path(definition.public_set)
         if definition.extractor:
             self._extractors.path(definition.extractor)
-        TaskFolder(self._home.tasks, definition.digest).keep_definition(definition)
+        self._keep(definition)
         self._consent.require(definition)
         return definition
+
+    def _keep(self, definition: TaskDefinition) -> None:
+        """Keeps a definition for a person to read; PROPOSALS_FULL if too many wait for a decision.
+
+        A new one is refused rather than an old one dropped: the agent proposes all of them again and again, and
+        dropping would turn that into writing without end.
+        """
+        folder = TaskFolder(self._home.tasks, definition.digest)
+        if folder.has_definition:
+            return
+        if undecided(self._home.tasks, self._consent.decided()) >= MOST_UNDECIDED:
+            shown = definition.digest[:SHOWN_DIGITS]
+            raise Refusal(PROPOSALS_FULL, task=definition.name, digest=shown, most=MOST_UNDECIDED)
+        folder.keep_definition(definition)
+
+    def _require_small(self, definition: TaskDefinition) -> None:
+        """PUBLIC_FILES_TOO_LARGE if the agent has put more here than the policy allows."""
+        files = [self._public_sets.path(definition.public_set)]
+        if definition.extractor:
+            files.append(self._extractors.path(definition.extractor))
+        size, most = (
+            sum(f.stat().st_size for f in files if f.exists()),
+            self._consent.max_public_bytes,
+        )
+        if size > most:
+            raise Refusal(PUBLIC_FILES_TOO_LARGE, task=definition.name, size=size, most=most)
 
     def _open(
         self, definition: TaskDefinition, schema: SetSchema, silo: str
