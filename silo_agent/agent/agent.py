@@ -57,7 +57,7 @@ _FATAL = (
 MOST_TASKS = 1000
 """Tasks that are followed at a time; each takes some memory and series of metrics."""
 # Between two proposals to the trainer, which reads silo.yaml and the approvals for each.
-_PROPOSAL_SECONDS = 0.1
+_PROPOSAL_SECONDS = 0.2
 # As often as Prometheus usually scrapes.
 _TRAINER_POLL_SECONDS = 15.0
 # Another agent's lease expires within seconds.

@@ -51,7 +51,7 @@ def hospital(coordinator: RunningCoordinator, folder: Path, name: str, policy: s
 
 
 def propose(coordinator: RunningCoordinator, definitions: list[dict[str, object]]) -> None:
-    """Creates tasks and starts none."""
+    """Creates tasks and starts them."""
 
     async def created() -> None:
         async with admin_link(coordinator.admin_home) as link:
@@ -59,6 +59,7 @@ def propose(coordinator: RunningCoordinator, definitions: list[dict[str, object]
                 definition = TaskDefinition.model_validate(values)
                 request = admin_pb2.CreateTaskRequest(definition=definition.to_proto())
                 await link.admin.CreateTask(request)
+                await link.admin.StartTask(admin_pb2.StartTaskRequest(name=definition.name))
 
     asyncio.run(created())
 
@@ -103,7 +104,6 @@ def test_150_proposals_cost_a_hospital_little_and_nothing_is_fetched_before_appr
         assert disk(home.tasks) <= KEPT * (64 << 10)
         assert not any(home.public_sets.iterdir())
         # One that was decided makes room for another; what a person accepted is fetched and voted in.
-        coordinator.run("task", "start", "honest")
         consilium("agent", "approve", "honest", "--yes", "--home", home.root)
         wait_for('"task": "honest"', log)
         eventually("it is finished", lambda: _finished(coordinator, "honest"))
@@ -121,7 +121,6 @@ def test_a_set_larger_than_the_policy_allows_is_not_fetched(
     home = hospital(coordinator, tmp_path, "south", policy)
     log = tmp_path / "south.log"
     propose(coordinator, [task("large", "south", ["ill", "well"])])
-    coordinator.run("task", "start", "large")
     with background("agent", "run", "--home", home.root, log=log):
         wait_for("PUBLIC_FILES_TOO_LARGE", log)
         assert not any(home.public_sets.iterdir())
@@ -136,6 +135,14 @@ def test_a_person_may_have_a_set_fetched_before_deciding(
     consilium("agent", "fetch", digest, "--yes", "--home", home.root)
     assert [path.name for path in home.public_sets.iterdir()] == [digest]
     assert digest in consilium("agent", "traffic", "--json", "--home", home.root).out
+    # Also while an agent runs, which does it in its stead: there is one writer of the record.
+    (home.public_sets / digest).unlink()
+    log = tmp_path / "east.log"
+    with background("agent", "run", "--home", home.root, log=log):
+        wait_for("connected", log)
+        consilium("agent", "fetch", digest, "--yes", "--home", home.root)
+        assert [path.name for path in home.public_sets.iterdir()] == [digest]
+    consilium("agent", "audit", "verify", "--home", home.root)
     told = consilium("agent", "fetch", "ab" * 32, "--yes", "--home", home.root, status=1)
     assert "PUBLIC_SET_UNKNOWN" in told.err
 
