@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -32,6 +33,11 @@ from coordinator.api.registry import RegistryServicer
 from coordinator.api.rounds import RoundsServicer
 from coordinator.api.translation import task_message
 from coordinator.context import ServiceContext
+from coordinator.front_door.front_door import Doorway, FrontDoor, fitting
+from coordinator.front_door.listening import listening_socket, raise_file_limit
+from coordinator.front_door.peers import LOOPBACK
+from coordinator.front_door.room import Caps
+from coordinator.metrics.connections import ENROLMENT_PORT, MAIN_PORT
 from coordinator.metrics.handshakes import HandshakeRefusal
 from coordinator.metrics.instruments import Metrics
 from coordinator.metrics.store import StoreCollector, read_snapshot
@@ -104,16 +110,12 @@ async def serve(home: CoordinatorHome, drain: float = DRAIN_SECONDS) -> None:
         enrolment_pb2_grpc.add_EnrolmentServiceServicer_to_server(
             EnrolmentServicer(service), enrolment
         )
-        _listen(main, settings.listen, settings.port, service.credentials.for_port(mutual=True))
-        _listen(
-            enrolment,
-            settings.listen,
-            settings.enrolment_port,
-            service.credentials.for_port(mutual=False),
-        )
+        doorways = _doorways(settings, service.credentials, main, enrolment)
         pages = _metrics_page(settings, registry)
         await main.start()
         await enrolment.start()
+        front_door = FrontDoor(limits.handshake, metrics.connections)
+        front_door.open(*doorways)
         background = [
             asyncio.create_task(service.change_bus.run()),
             asyncio.create_task(service.scheduler.run()),
@@ -139,7 +141,9 @@ async def serve(home: CoordinatorHome, drain: float = DRAIN_SECONDS) -> None:
             await stop_requested(drain)
             stopping.set()
             log.info("coordinator_stopping", drain_seconds=drain)
+            await front_door.shut()
             await _stop_serving(service, main, enrolment, grace=drain * _CALLS_SHARE)
+            front_door.close()
         for work in background:
             work.cancel()
         await asyncio.gather(*background, return_exceptions=True)
@@ -244,7 +248,11 @@ def _server(
         answering=service.metrics.calls.measure,
     )
     connection_limits = replace(
-        connection_limits, handshake_seconds=limits.handshake, silence_seconds=limits.silence
+        connection_limits,
+        handshake_seconds=limits.handshake,
+        silence_seconds=limits.silence,
+        # The front door decides; gRPC may still hold some that it has closed.
+        connections=2 * (limits.connections + limits.enrolment_connections),
     )
     server = grpc.aio.server(interceptors=[interceptor], options=server_options(connection_limits))
     servicer = health.aio.HealthServicer()
@@ -252,12 +260,37 @@ def _server(
     return server
 
 
-def _listen(
-    server: grpc.aio.Server, host: str, port: int, credentials: grpc.ServerCredentials
-) -> None:
+def _doorways(
+    settings: CoordinatorSettings,
+    credentials: Credentials,
+    main: grpc.aio.Server,
+    enrolment: grpc.aio.Server,
+) -> tuple[Doorway, Doorway]:
+    """Both public ports, bound, and gRPC behind them on the loopback interface."""
+    limits, files = settings.limits, raise_file_limit()
+    wanted = Caps(limits.connections, limits.connections_per_address)
+    open_to_all = Caps(limits.enrolment_connections, limits.enrolment_connections_per_address)
+    share = wanted.total / (wanted.total + open_to_all.total)
+    return (
+        Doorway(
+            MAIN_PORT,
+            _listening(settings.listen, settings.port),
+            main.add_secure_port(f"{LOOPBACK}:0", credentials.for_port(mutual=True)),
+            fitting(wanted, share, files),
+        ),
+        Doorway(
+            ENROLMENT_PORT,
+            _listening(settings.listen, settings.enrolment_port),
+            enrolment.add_secure_port(f"{LOOPBACK}:0", credentials.for_port(mutual=False)),
+            fitting(open_to_all, 1 - share, files),
+        ),
+    )
+
+
+def _listening(host: str, port: int) -> socket.socket:
     try:
-        server.add_secure_port(join_address(host, port), credentials)
-    except RuntimeError:
+        return listening_socket(host, port)
+    except OSError:
         raise _unusable(host, port) from None
 
 

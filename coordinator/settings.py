@@ -45,8 +45,16 @@ class Limits(_Frozen):
     """Watch streams of one silo; a further one ends its oldest."""
     silence: Seconds = 60.0
     """How long an upload may pause, and how often a quiet connection is asked for a sign of life."""
-    handshake: Seconds = 20.0
+    handshake: Seconds = 10.0
     """How long a TLS handshake may take."""
+    connections: Annotated[int, Field(ge=2)] = 2048
+    """Connections to the main port; half of them may be in their handshake."""
+    connections_per_address: Annotated[int, Field(ge=1)] = 256
+    """Connections of one address (IPv6: /64) to the main port; everyone behind one proxy is one address."""
+    enrolment_connections: Annotated[int, Field(ge=2)] = 64
+    """Connections to the enrolment port; each can make gRPC buffer some 20 MiB."""
+    enrolment_connections_per_address: Annotated[int, Field(ge=1)] = 16
+    """Connections of one address to the enrolment port."""
     extractor_bytes: Annotated[int, Field(ge=1, le=MAX_BYTES)] = 64 << 20
     """Size of an extractor at most."""
 

@@ -25,14 +25,16 @@ RUN pip wheel --no-deps --no-build-isolation --wheel-dir wheels . \
     && python3 finish.py /code/opt/consilium
 
 FROM ${BASE}
-# What a shell inside could install more with.
+# What a shell inside could install more with. Agent (10002) and trainer (10001) are two users; group 10003 is for the folder they share, where
+# each may create and nobody may remove what is the other's.
 RUN rm -rf /usr/local/bin/pip* /usr/local/bin/wheel /usr/bin/pip* /usr/bin/wheel \
         /usr/local/lib/python3.11/ensurepip /usr/lib/python3.11/ensurepip \
         /usr/local/lib/python3.11/site-packages/* /usr/lib/python3/dist-packages/* \
-    && echo "consilium:x:10001:" >> /etc/group \
-    && echo "consilium:x:10001:10001::/tmp:/usr/sbin/nologin" >> /etc/passwd \
-    && install --directory --owner 10001 --group 10001 --mode 0700 /var/lib/consilium \
-        /var/lib/consilium/silo /var/lib/consilium/silo/identity /var/lib/consilium/silo/agent /var/lib/consilium/silo/exchange
+    && printf "consilium:x:10002:\nexchange:x:10003:consilium\n" >> /etc/group \
+    && echo "consilium:x:10002:10002::/tmp:/usr/sbin/nologin" >> /etc/passwd \
+    && install --directory --owner 10002 --group 10002 --mode 0700 /var/lib/consilium \
+        /var/lib/consilium/silo /var/lib/consilium/silo/identity /var/lib/consilium/silo/agent \
+    && install --directory --owner 0 --group 10003 --mode 3770 /var/lib/consilium/silo/exchange
 COPY --from=dependencies /opt/consilium /opt/consilium
 COPY --from=code /code/opt/consilium /opt/consilium
 ENV PATH=/opt/consilium/bin:$PATH \
@@ -41,7 +43,7 @@ ENV PATH=/opt/consilium/bin:$PATH \
     HOME=/tmp \
     CONSILIUM_SILO_HOME=/var/lib/consilium/silo
 WORKDIR /var/lib/consilium
-USER 10001:10001
+USER 10002:10002
 # Metrics, for the hospital's own Prometheus; everything else is dialled outwards.
 EXPOSE 9465
 STOPSIGNAL SIGTERM

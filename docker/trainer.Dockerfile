@@ -31,14 +31,16 @@ RUN pip wheel --no-deps --no-build-isolation --wheel-dir wheels . \
     && python3 finish.py /code/opt/consilium
 
 FROM ${BASE}
-# What a shell inside could install more with.
+# What a shell inside could install more with. Agent (10002) and trainer (10001) are two users; group 10003 is for the folder they share, where
+# each may create and nobody may remove what is the other's.
 RUN rm -rf /usr/local/bin/pip* /usr/local/bin/wheel /usr/bin/pip* /usr/bin/wheel \
         /usr/local/lib/python3.11/ensurepip /usr/lib/python3.11/ensurepip \
         /usr/local/lib/python3.11/site-packages/* /usr/lib/python3/dist-packages/* \
-    && echo "consilium:x:10001:" >> /etc/group \
+    && printf "consilium:x:10001:\nexchange:x:10003:consilium\n" >> /etc/group \
     && echo "consilium:x:10001:10001::/tmp:/usr/sbin/nologin" >> /etc/passwd \
     && install --directory --owner 10001 --group 10001 --mode 0700 /data /var/lib/consilium \
-        /var/lib/consilium/silo /var/lib/consilium/silo/trainer /var/lib/consilium/silo/witness /var/lib/consilium/silo/exchange
+        /var/lib/consilium/silo /var/lib/consilium/silo/trainer /var/lib/consilium/silo/witness \
+    && install --directory --owner 0 --group 10003 --mode 3770 /var/lib/consilium/silo/exchange
 COPY --from=dependencies /opt/consilium /opt/consilium
 COPY --from=code /code/opt/consilium /opt/consilium
 ENV PATH=/opt/consilium/bin:$PATH \

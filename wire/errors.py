@@ -523,6 +523,18 @@ SETTINGS_CHANGED = _fault(
     "silo.yaml no longer says what the trainer runs with.",
     "Restart the trainer, or put silo.yaml back as it was; until then nothing is trained and nothing leaves.",
 )
+PROPOSALS_FULL = _fault(
+    "PROPOSALS_FULL",
+    _S.RESOURCE_EXHAUSTED,
+    "Task {task} ({digest}) is not laid before this hospital: {most} others wait for a decision.",
+    "Decide on some of `consilium agent tasks`: `consilium agent approve TASK`, with --withdraw to refuse one.",
+)
+PUBLIC_FILES_TOO_LARGE = _fault(
+    "PUBLIC_FILES_TOO_LARGE",
+    _S.FAILED_PRECONDITION,
+    "The public files of task {task} have {size} bytes; this hospital's policy takes {most}.",
+    "Raise `policy.max_public_bytes` in silo.yaml, or ask the admin for a smaller public set.",
+)
 APPROVALS_BROKEN = _fault(
     "APPROVALS_BROKEN",
     _S.DATA_LOSS,

@@ -27,6 +27,7 @@ from wire.errors import (
 )
 from wire.runtime.crash_points import crash_point
 from wire.runtime.files import digest_of, full_disk_as_refusal, is_digest, sync_folder
+from wire.runtime.sharing import let_group_read, make_folder
 
 _UPLOAD = "upload-"
 
@@ -95,7 +96,7 @@ class PublicFolder:
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        root.mkdir(parents=True, exist_ok=True)
+        make_folder(root)
 
     def path(self, digest: str) -> Path:
         """Where a file lies or would lie; `unknown` if `digest` is not one (no path gets in)."""
@@ -194,6 +195,7 @@ class PublicFolder:
         return _chunks(path, offset, chunk)
 
     def _place(self, file: Path, digest: str) -> None:
+        let_group_read(file, self._root)
         file.replace(self.path(digest))
         sync_folder(self._root)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import inspect
-import ipaddress
 import secrets
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
@@ -22,6 +21,7 @@ import structlog
 from coordinator.api.open_calls import OpenCall, OpenCalls
 from coordinator.api.rate_limit import LOG_LINES, Buckets, CallLimiter
 from coordinator.api.upload import Piece, Upload, measuring
+from coordinator.front_door.peers import client_of
 from coordinator.settings import Limits
 from coordinator.store.actors import Caller
 from wire.errors import (
@@ -38,6 +38,7 @@ from wire.identity.identity import (
     expiry_refusal,
     presented_certificate,
 )
+from wire.net.address import site_of
 from wire.net.channels import MAX_METADATA_BYTES
 from wire.runtime.logs import exception_summary
 
@@ -270,7 +271,7 @@ def _rate_limit_key(context: Context) -> str:
     """Whose calls are counted together before they are admitted: those with one certificate, else from one address."""
     for pem in (context.auth_context() or {}).get("x509_pem_cert", ()):
         return hashlib.sha256(pem).hexdigest()
-    return address_of(context.peer())
+    return address_of(client_of(context.peer()))
 
 
 def _check_headers(context: Context) -> None:
@@ -284,7 +285,7 @@ def _caller_name(context: Context) -> str:
     """The caller for a line of the log: its identity if it has one, else its address."""
     certificate = presented_certificate(context.auth_context() or {})
     if certificate is None or certificate.identity is None:
-        return address_of(context.peer())
+        return address_of(client_of(context.peer()))
     return f"{certificate.identity.role}/{certificate.identity.name}"
 
 
@@ -292,13 +293,7 @@ def address_of(peer: str) -> str:
     """The address in gRPC's name of a peer, without the port; of IPv6 the /64, which is one site's."""
     kind, _, rest = peer.partition(":")
     host = unquote(rest.rpartition(":")[0]).strip("[]").partition("%")[0]
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return kind
-    if isinstance(address, ipaddress.IPv4Address):
-        return str(address)
-    return str(address.ipv4_mapped or ipaddress.ip_network((address, 64), strict=False))
+    return site_of(host) or kind
 
 
 def _parts(handler: Handler) -> tuple[Callable[..., Any], Callable[..., Handler]]:

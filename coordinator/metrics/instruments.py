@@ -14,6 +14,7 @@ from prometheus_client import (
 )
 
 from coordinator.metrics.calls import CallMetrics
+from coordinator.metrics.connections import ConnectionMetrics
 from coordinator.metrics.handshakes import HandshakeRefusal
 from coordinator.metrics.store_operations import StoreMetrics
 from coordinator.metrics.tasks import TaskMetrics
@@ -31,6 +32,7 @@ class Metrics:
         disable_created_metrics()  # type: ignore[no-untyped-call]
         register_process_metrics(registry, "coordinator")
         self.calls = CallMetrics(registry)
+        self.connections = ConnectionMetrics(registry)
         self.store = StoreMetrics(registry)
         self.tasks = TaskMetrics(registry)
         self._refusals = Counter(

@@ -58,7 +58,9 @@ async def register(link: AdminClient, name: str, *, replace: bool) -> None:
         name=name, token_lifetime=duration(timedelta(days=1)), replace_token=replace
     )
     token = (await link.admin.RegisterSilo(request)).join_token
-    write_atomically(TOKENS / name, token.encode())
+    # The agent that reads it is another user.
+    write_atomically(TOKENS / name, token.encode(), 0o644)
+    TOKENS.chmod(0o711)
     print(f"{name} is registered and has its token.", flush=True)
 
 

@@ -75,9 +75,10 @@ class ReadyTrainer(TrainerClient):
         """Answers at once."""
         return trainer_pb2.DescribeResponse()
 
-    async def propose(self, definition: task_pb2.TaskDefinition) -> str:
+    async def propose(self, definition: task_pb2.TaskDefinition) -> trainer_pb2.ProposeResponse:
         """Every task is approved."""
-        return TaskDefinition.from_proto(definition).digest
+        digest = TaskDefinition.from_proto(definition).digest
+        return trainer_pb2.ProposeResponse(task_digest=digest)
 
     async def prepare(
         self,

@@ -18,6 +18,7 @@ from silo_agent.agent.clock import CoordinatorClock
 from silo_agent.agent.coordinator_client import CoordinatorClient
 from silo_agent.agent.downloads import DownloadFolders
 from silo_agent.agent.metrics.instruments import AgentMetrics
+from silo_agent.agent.pace import Pace
 from silo_agent.agent.renewal import Renewal
 from silo_agent.agent.trainer_client import TrainerClient
 from silo_agent.agent.worker import TaskWorker
@@ -53,6 +54,10 @@ _FATAL = (
     VERSION_TOO_OLD,
     WRONG_ROLE,
 )
+MOST_TASKS = 1000
+"""Tasks that are followed at a time; each takes some memory and series of metrics."""
+# Between two proposals to the trainer, which reads silo.yaml and the approvals for each.
+_PROPOSAL_SECONDS = 0.2
 # As often as Prometheus usually scrapes.
 _TRAINER_POLL_SECONDS = 15.0
 # Another agent's lease expires within seconds.
@@ -91,8 +96,10 @@ class Agent:
         self._renewal = renewal
         self._clock = clock
         self._options = options or AgentOptions()
+        self._pace = Pace(_PROPOSAL_SECONDS)
         self._workers: dict[str, TaskWorker] = {}
-        self._worker_tasks: list[asyncio.Task[None]] = []
+        self._worker_tasks: dict[str, asyncio.Task[None]] = {}
+        self._ignoring = False
 
     async def run(self) -> None:
         """Takes part until cancelled; raises a refusal after which trying again cannot help."""
@@ -106,9 +113,10 @@ class Agent:
                 group.create_task(self._stay_connected())
                 group.create_task(self._poll_trainer())
         finally:
-            for task in self._worker_tasks:
+            running = list(self._worker_tasks.values())
+            for task in running:
                 task.cancel()
-            await asyncio.gather(*self._worker_tasks, return_exceptions=True)
+            await asyncio.gather(*running, return_exceptions=True)
             with suppress(ConsiliumError, TimeoutError):
                 await asyncio.wait_for(self._coordinator.leave(self._instance), 5)
 
@@ -164,21 +172,36 @@ class Agent:
         async with aclosing(self._coordinator.watch(self._instance, 0, opened.set)) as states:
             async for state in states:
                 name = state.definition.name
-                if name not in self._workers:
-                    self._workers[name] = self._start_worker()
-                self._workers[name].update(state)
+                if name in self._workers or self._make_room():
+                    if name not in self._workers:
+                        self._start_worker(name)
+                    self._workers[name].update(state)
         raise Refusal(
             UNREACHABLE,
             address=self._coordinator.identity.coordinator_address,
             why="it ended the watch stream",
         )
 
-    def _start_worker(self) -> TaskWorker:
+    def _make_room(self) -> bool:
+        """True if one more task can be followed; the oldest that has ended makes room, if there is one."""
+        if len(self._workers) < MOST_TASKS:
+            return True
+        ended = next((name for name, worker in self._workers.items() if worker.ended), None)
+        if ended is None:
+            if not self._ignoring:
+                log.warning("too_many_tasks", most=MOST_TASKS)
+            self._ignoring = True
+            return False
+        del self._workers[ended]
+        self._worker_tasks.pop(ended).cancel()
+        return True
+
+    def _start_worker(self, name: str) -> None:
         worker = TaskWorker(
-            self._coordinator, self._trainer, self._folders, self._audit, self._metrics
+            self._coordinator, self._trainer, self._folders, self._audit, self._metrics, self._pace
         )
-        self._worker_tasks.append(asyncio.create_task(worker.run()))
-        return worker
+        self._workers[name] = worker
+        self._worker_tasks[name] = asyncio.create_task(worker.run())
 
     async def _heartbeats(self, opened: asyncio.Event) -> None:
         await opened.wait()

@@ -1,4 +1,4 @@
-"""`consilium agent`, the network side's commands: join, doctor, run, relay, traffic, audit."""
+"""`consilium agent`, the network side's commands: join, doctor, run, relay, fetch, traffic, audit."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from silo_agent.agent.audit.entries import AuditEntry, Direction
 from silo_agent.agent.audit.recorder import read_entries
 from silo_agent.agent.doctor.doctor import DoctorInputs
 from silo_agent.agent.doctor.report import report
+from silo_agent.agent.fetch import fetch_public_set
 from silo_agent.agent.rejoin import existing_identity, rejoin
 from silo_agent.agent.run import RunOptions, run_agent
 from silo_agent.shared.findings import Status
@@ -157,6 +158,23 @@ def relay(
     """Run the network side alone, where the trainer has a container of its own."""
     page, via = (metrics_port, metrics_listen), read_proxy(proxy)
     _run(home, RunOptions(False, *page, log_level, lease_patience, drain, via))
+
+
+@agent.command()
+def fetch(
+    digest: Annotated[str, typer.Argument(help="A public set's digest, from `agent tasks`.")],
+    home: Home,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    proxy: ProxySetting = "",
+) -> None:
+    """Fetch a public set before deciding on its task; sets of approved tasks are fetched by themselves."""
+    via = read_proxy(proxy)
+
+    def agreed(length: int) -> bool:
+        return yes or typer.confirm(f"Fetch {size(length)}?")
+
+    if asyncio.run(fetch_public_set(SiloHome(home), digest, via, agreed)):
+        console.print(f"Public set {digest} is in {SiloHome(home).public_sets}.", soft_wrap=True)
 
 
 @agent.command()

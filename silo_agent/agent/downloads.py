@@ -11,6 +11,7 @@ from silo_agent.agent.coordinator_client import CoordinatorClient
 from silo_agent.agent.metrics.instruments import AgentMetrics
 from silo_agent.shared.home import SiloHome
 from wire.consilium.v1 import registry_pb2, task_pb2
+from wire.errors import CONTENT_CORRUPT, PUBLIC_FILES_TOO_LARGE, Refusal
 from wire.public_file import ExtractorFolder, PublicFolder, PublicSetFolder
 from wire.runtime.crash_points import crash_point
 
@@ -43,23 +44,27 @@ class Downloads:
         self._audit = audit
         self._metrics = metrics
 
-    def has_public_set(self, definition: task_pb2.TaskDefinition) -> bool:
-        """True if the task's public set has been downloaded."""
-        return self._folders.public_sets.has(definition.public_set)
+    async def of_task(
+        self, definition: task_pb2.TaskDefinition, most: int
+    ) -> tuple[registry_pb2.PublicSet, registry_pb2.Extractor | None]:
+        """The registry's entries of a task's public set and extractor; what is not here yet is downloaded.
 
-    async def public_set(self, definition: task_pb2.TaskDefinition) -> registry_pb2.PublicSet:
-        """The registry's entry of the task's public set, which is downloaded if it is not here yet."""
+        PUBLIC_FILES_TOO_LARGE, and nothing is downloaded, if both together have more than `most` bytes; 0 is no limit,
+        for a trainer of a version without one. A download ends at the size that was announced.
+        """
         public = await self._coordinator.public_set(definition.public_set)
-        await self._fetch(definition.name, public, self._folders.public_sets, Kind.PUBLIC_SET)
-        return public
-
-    async def extractor(self, definition: task_pb2.TaskDefinition) -> registry_pb2.Extractor | None:
-        """The same for the task's extractor; None if the task has none."""
-        if not definition.extractor:
-            return None
-        extractor = await self._coordinator.extractor(definition.extractor)
-        await self._fetch(definition.name, extractor, self._folders.extractors, Kind.EXTRACTOR)
-        return extractor
+        _require(public.digest, definition.public_set, PublicSetFolder.what)
+        extractor = None
+        if definition.extractor:
+            extractor = await self._coordinator.extractor(definition.extractor)
+            _require(extractor.digest, definition.extractor, ExtractorFolder.what)
+        size = public.size_bytes + (extractor.size_bytes if extractor else 0)
+        if most and size > most:
+            raise Refusal(PUBLIC_FILES_TOO_LARGE, task=definition.name, size=size, most=most)
+        await self.fetch(definition.name, public, self._folders.public_sets, Kind.PUBLIC_SET)
+        if extractor:
+            await self.fetch(definition.name, extractor, self._folders.extractors, Kind.EXTRACTOR)
+        return public, extractor
 
     async def discard_damaged(self, definition: task_pb2.TaskDefinition) -> None:
         """Removes files that no longer match their digest, so that they are downloaded again."""
@@ -68,13 +73,14 @@ class Downloads:
         if definition.extractor:
             await asyncio.to_thread(extractors.discard_damaged, definition.extractor)
 
-    async def _fetch(
+    async def fetch(
         self,
         task: str,
         content: registry_pb2.PublicSet | registry_pb2.Extractor,
         folder: PublicFolder,
         kind: Kind,
     ) -> None:
+        """Downloads one file unless it is here, and records it."""
         missing = not folder.has(content.digest)
         if missing:
             size = await self._coordinator.download(content, folder)
@@ -84,3 +90,9 @@ class Downloads:
         if missing or not self._audit.has(kind, content.digest):
             whole = content.size_bytes
             self._audit.record(Direction.IN, kind, task, 0, whole, content.digest)
+
+
+def _require(got: str, wanted: str, what: str) -> None:
+    """CONTENT_CORRUPT if the registry answered with another file than the one it was asked for."""
+    if got != wanted:
+        raise Refusal(CONTENT_CORRUPT, what=f"the {what}", digest=wanted)

@@ -20,7 +20,8 @@ from silo_agent.agent.agent import Agent, AgentOptions
 from silo_agent.agent.audit.recorder import AuditLog
 from silo_agent.agent.clock import CoordinatorClock
 from silo_agent.agent.coordinator_client import CoordinatorClient
-from silo_agent.agent.downloads import DownloadFolders
+from silo_agent.agent.downloads import DownloadFolders, Downloads
+from silo_agent.agent.fetch import WantedSets, wanted_folder
 from silo_agent.agent.instance import InstanceLock
 from silo_agent.agent.metrics.instruments import AgentMetrics
 from silo_agent.agent.renewal import Renewal
@@ -33,6 +34,7 @@ from wire.identity.files import IdentityFiles
 from wire.net.proxy import Proxy
 from wire.runtime.files import discard_unfinished
 from wire.runtime.health import Health, health_socket, serve_health
+from wire.runtime.sharing import make_private_folder
 from wire.runtime.shutdown import DRAIN_SECONDS, stop_requested
 from wire.runtime.task_group import task_group
 
@@ -63,7 +65,7 @@ async def run_agent(home: SiloHome, options: RunOptions) -> None:
     lock = InstanceLock(home.agent)
     discard_unfinished(home.agent)
     audit = AuditLog(home.agent, lambda: datetime.now(UTC))
-    home.exchange.mkdir(parents=True, exist_ok=True)
+    make_private_folder(home.exchange)
     # Prometheus does not need `…_created` series, which would nearly double the counters.
     disable_created_metrics()  # type: ignore[no-untyped-call]
     registry = CollectorRegistry()
@@ -74,10 +76,13 @@ async def run_agent(home: SiloHome, options: RunOptions) -> None:
     trainer = TrainerClient(home.socket)
     clock = CoordinatorClock(lambda: datetime.now(UTC), metrics.clock_skew)
     renewal = Renewal(coordinator, metrics, clock)
+    folders = DownloadFolders.of(home)
+    downloads = Downloads(coordinator, folders, audit, metrics)
+    wanted = WantedSets(wanted_folder(home), coordinator, folders, downloads)
     agent = Agent(
         coordinator,
         trainer,
-        DownloadFolders.of(home),
+        folders,
         audit,
         metrics,
         lock.instance,
@@ -85,7 +90,7 @@ async def run_agent(home: SiloHome, options: RunOptions) -> None:
         clock,
         AgentOptions(lease_patience=options.lease_patience),
     )
-    parts = [agent.run(), renewal.run()]
+    parts = [agent.run(), renewal.run(), wanted.run()]
     if options.with_trainer:
         parts.append(supervise_trainer(home.root, trainer, options.log_level, options.drain))
     stop = asyncio.create_task(_cancel_on_signal(options.drain, asyncio.current_task()))

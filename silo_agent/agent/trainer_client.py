@@ -41,11 +41,11 @@ class TrainerClient:
             except Refusal:
                 await asyncio.sleep(backoff.next())
 
-    async def propose(self, definition: task_pb2.TaskDefinition) -> str:
-        """The digest the hospital accepted; raises APPROVAL_NEEDED, APPROVAL_WITHDRAWN or APPROVAL_REFUSED_BY_POLICY."""
+    async def propose(self, definition: task_pb2.TaskDefinition) -> trainer_pb2.ProposeResponse:
+        """What the hospital accepted; raises APPROVAL_NEEDED, APPROVAL_WITHDRAWN, APPROVAL_REFUSED_BY_POLICY or PROPOSALS_FULL."""
         request = trainer_pb2.ProposeRequest(definition=definition)
         async with self._translating():
-            return (await self._stub.Propose(request)).task_digest
+            return await self._stub.Propose(request)
 
     async def prepare(
         self,

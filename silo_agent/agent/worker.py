@@ -19,6 +19,7 @@ from silo_agent.agent.ballot_sender import BallotSender
 from silo_agent.agent.coordinator_client import CoordinatorClient
 from silo_agent.agent.downloads import DownloadFolders, Downloads
 from silo_agent.agent.metrics.instruments import AgentMetrics
+from silo_agent.agent.pace import Pace
 from silo_agent.agent.trainer_client import TrainerClient
 from wire.ballot import MOST_SEEN, digest
 from wire.consilium.v1 import ballot_pb2, rounds_pb2, task_pb2, trainer_pb2
@@ -29,6 +30,7 @@ from wire.errors import (
     APPROVAL_WITHDRAWN,
     CONTENT_CORRUPT,
     NOT_PREPARED,
+    PROPOSALS_FULL,
     TRAINER_UNREACHABLE,
     ConsiliumError,
     Refusal,
@@ -40,7 +42,7 @@ log = structlog.get_logger()
 
 # How often the trainer is asked whether a task was approved: cheap, and a person waits for the effect.
 _APPROVAL_POLL_SECONDS = 2.0
-# The same for a finished task, of which only the final model is still to be trained.
+# The same for a finished task, of which only the final model is still to be trained, and for one beyond what the hospital keeps.
 _LATE_APPROVAL_POLL_SECONDS = 30.0
 # The log event of each.
 _NOT_APPROVED = {
@@ -48,6 +50,7 @@ _NOT_APPROVED = {
     APPROVAL_OUTDATED.code: "waiting_for_approval",
     APPROVAL_WITHDRAWN.code: "approval_withdrawn",
     APPROVAL_REFUSED_BY_POLICY.code: "refused_by_policy",
+    PROPOSALS_FULL.code: "too_many_undecided",
 }
 _NOT_APPROVED_ACTIVITIES = (
     rounds_pb2.ACTIVITY_WAITING_FOR_APPROVAL,
@@ -65,8 +68,10 @@ class TaskWorker:
         folders: DownloadFolders,
         audit: AuditLog,
         metrics: AgentMetrics,
+        pace: Pace,
     ) -> None:
         self._coordinator = coordinator
+        self._pace = pace
         self._trainer = trainer
         self._audit = audit
         self._downloads = Downloads(coordinator, folders, audit, metrics)
@@ -84,6 +89,12 @@ class TaskWorker:
         """Round number and digest of `_consensus`."""
         self.activity = rounds_pb2.ACTIVITY_IDLE
         """What heartbeats report of this task."""
+
+    @property
+    def ended(self) -> bool:
+        """True if the task is over and nobody is training for it."""
+        over = self._state.status == task_pb2.TASK_STATUS_FINISHED
+        return over and self.activity != rounds_pb2.ACTIVITY_TRAINING
 
     def update(self, state: task_pb2.TaskState) -> None:
         """Replaces the task's latest state, on which `run` acts next."""
@@ -132,11 +143,13 @@ class TaskWorker:
         task = self._state.definition.name
         if refusal.sentence != self._logged_refusal:
             event = _NOT_APPROVED[refusal.code]
-            log.warning(event, task=task, sentence=refusal.sentence, hint=refusal.hint)
+            log.warning(
+                event, task=task, code=refusal.code, sentence=refusal.sentence, hint=refusal.hint
+            )
             self._logged_refusal = refusal.sentence
         # An approval may have been withdrawn, which the trainer checks when it prepares.
         self._prepared_digest = ""
-        if self._state.status == task_pb2.TASK_STATUS_FINISHED:
+        if self._state.status == task_pb2.TASK_STATUS_FINISHED or refusal.is_a(PROPOSALS_FULL):
             self._clear_not_approved()
             return _LATE_APPROVAL_POLL_SECONDS
         # A person who withdrew may approve again; a policy does not.
@@ -266,9 +279,8 @@ class TaskWorker:
         """Once per task definition: obtains approval, downloads, and has the trainer check the private data."""
         if self._prepared_digest == state.digest:
             return
-        await self._propose(state)
-        await self._downloads.public_set(state.definition)
-        await self._downloads.extractor(state.definition)
+        accepted = await self._propose(state)
+        await self._downloads.of_task(state.definition, accepted.max_public_bytes)
         try:
             await self._trainer.prepare(state.definition, self._coordinator.identity.name)
         except Refusal as refusal:
@@ -277,21 +289,14 @@ class TaskWorker:
             raise
         self._prepared_digest = state.digest
 
-    async def _propose(self, state: task_pb2.TaskState) -> None:
-        """Asks the hospital for approval and records it; raises a refusal.
-
-        While a person has yet to decide, the public set is downloaded, so that they can look at it.
-        """
-        try:
-            accepted = await self._trainer.propose(state.definition)
-        except Refusal as refusal:
-            downloaded = self._downloads.has_public_set(state.definition)
-            if refusal.is_a(APPROVAL_NEEDED) and not downloaded:
-                await self._downloads.public_set(state.definition)
-            raise
-        if not self._audit.has(Kind.APPROVAL, accepted):
+    async def _propose(self, state: task_pb2.TaskState) -> trainer_pb2.ProposeResponse:
+        """Asks the hospital for approval and records it; raises a refusal. Nothing is downloaded before."""
+        await self._pace.turn()
+        accepted = await self._trainer.propose(state.definition)
+        if not self._audit.has(Kind.APPROVAL, accepted.task_digest):
             name = state.definition.name
-            self._audit.record(Direction.HERE, Kind.APPROVAL, name, 0, 0, accepted)
+            self._audit.record(Direction.HERE, Kind.APPROVAL, name, 0, 0, accepted.task_digest)
+        return accepted
 
     async def _latest_consensus(
         self, state: task_pb2.TaskState

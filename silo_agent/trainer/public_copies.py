@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -121,8 +122,11 @@ class CopiedFolder:
 class PublicCopies:
     """Copies of everything public that tasks name."""
 
-    def __init__(self, home: SiloHome, own: Path | None = None) -> None:
-        """`own` is a folder of the caller's alone; the trainer's if it is not given."""
+    def __init__(
+        self, home: SiloHome, own: Path | None = None, *, most_bytes: int = sys.maxsize
+    ) -> None:
+        """`own` is a folder of the caller's alone, the trainer's if it is not given; no file may be longer than `most_bytes`."""
+        self._most_bytes = most_bytes
         root = own or home.public_copies
         self._trainer = home.trainer
         self._sets = CopiedFolder(home.public_sets, root / "sets", "public set", PUBLIC_SET_UNKNOWN)
@@ -138,11 +142,13 @@ class PublicCopies:
 
     def public_set(self, definition: TaskDefinition) -> Path:
         """The task's public set."""
-        return self._sets.copy(definition.public_set, definition.rows * ROW_BYTES)
+        most = min(definition.rows * ROW_BYTES, self._most_bytes)
+        return self._sets.copy(definition.public_set, most)
 
     def extractor(self, definition: TaskDefinition) -> Path:
         """The task's extractor."""
-        return self._extractors.copy(definition.extractor, MAX_EXTRACTOR_BYTES)
+        most = min(MAX_EXTRACTOR_BYTES, self._most_bytes)
+        return self._extractors.copy(definition.extractor, most)
 
     def drop_unused(self, finished: TaskDefinition, others: list[TaskDefinition]) -> None:
         """Removes what a finished task used and no other one does."""

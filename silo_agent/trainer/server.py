@@ -13,7 +13,7 @@ import structlog
 from pydantic import ValidationError
 
 from silo_agent.shared.home import SiloHome
-from silo_agent.trainer.approval.consent import Consent
+from silo_agent.trainer.approval.consent import SHOWN_DIGITS, Consent
 from silo_agent.trainer.approval.record import ApprovalRecord
 from silo_agent.trainer.bounded_requests import BoundedRequests
 from silo_agent.trainer.isolation import Isolation
@@ -25,7 +25,7 @@ from silo_agent.trainer.public_copies import PublicCopies
 from silo_agent.trainer.release import PaidBallot
 from silo_agent.trainer.session import Session, SiloContext, open_session
 from silo_agent.trainer.settings import RunningSettings, read_settings
-from silo_agent.trainer.task_folder import TaskFolder
+from silo_agent.trainer.task_folder import TaskFolder, undecided
 from silo_agent.trainer.told_outside import told_outside
 from silo_agent.trainer.training_report import reported
 from silo_agent.trainer.worker_thread import Closed, WorkerThread
@@ -36,6 +36,7 @@ from wire.errors import (
     DATA_MISMATCH,
     EXTRACTOR_INVALID,
     NOT_PREPARED,
+    PROPOSALS_FULL,
     PUBLIC_SET_INVALID,
     ROUND_BEYOND_TASK,
     TASK_INVALID,
@@ -49,6 +50,7 @@ from wire.runtime.configuration import explain
 from wire.runtime.crash_points import crash_point
 from wire.runtime.files import discard_unfinished, lock_until_exit
 from wire.runtime.health import Health
+from wire.runtime.sharing import let_group_connect, make_private_folder
 from wire.runtime.shutdown import DRAIN_SECONDS, stop_requested
 from wire.task.definition import TaskDefinition
 
@@ -56,6 +58,9 @@ log = structlog.get_logger()
 
 _LOCK_SECONDS = 5.0
 _LOCK_PAUSE_SECONDS = 0.1
+
+MOST_UNDECIDED = 100
+"""Tasks that may wait for a person's decision; further ones are not kept."""
 
 Request = TypeVar("Request")
 Response = TypeVar("Response")
@@ -92,7 +97,7 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
         self._isolation = isolation
         self._consent = consent
         self._running = RunningSettings(silo_context.settings, home.settings_file)
-        self._copies = PublicCopies(home)
+        self._copies = PublicCopies(home, most_bytes=consent.max_public_bytes)
         self._sessions: dict[str, Session] = {}
         self._worker_thread = WorkerThread()
 
@@ -114,7 +119,8 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
     ) -> trainer_pb2.ProposeResponse:
         """Keeps the definition for a person to read, and refuses it until it is approved."""
         definition = self._proposed(request.definition)
-        return trainer_pb2.ProposeResponse(task_digest=definition.digest)
+        most = self._consent.max_public_bytes
+        return trainer_pb2.ProposeResponse(task_digest=definition.digest, max_public_bytes=most)
 
     @_refusals_as_status
     async def Prepare(
@@ -198,9 +204,23 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
             raise Refusal(TASK_INVALID, why="its public set has no rows")
         # Refuses what is no digest: a person reads it, and the policy compares it.
         self._copies.require_names(definition)
-        TaskFolder(self._home.tasks, definition.digest).keep_definition(definition)
+        self._keep(definition)
         self._consent.require(definition)
         return definition
+
+    def _keep(self, definition: TaskDefinition) -> None:
+        """Keeps a definition for a person to read; PROPOSALS_FULL if too many wait for a decision.
+
+        A new one is refused rather than an old one dropped: the agent proposes all of them again and again, and
+        dropping would turn that into writing without end.
+        """
+        folder = TaskFolder(self._home.tasks, definition.digest)
+        if folder.has_definition:
+            return
+        if undecided(self._home.tasks, self._consent.decided()) >= MOST_UNDECIDED:
+            shown = definition.digest[:SHOWN_DIGITS]
+            raise Refusal(PROPOSALS_FULL, task=definition.name, digest=shown, most=MOST_UNDECIDED)
+        folder.keep_definition(definition)
 
     def _open(self, definition: TaskDefinition, silo: str) -> Session:
         """The task's session; DATA_MISMATCH if the private data do not fit, and only the log says why."""
@@ -270,7 +290,7 @@ async def serve(home: SiloHome, isolation: Isolation, drain: float = DRAIN_SECON
     await _acquire_lock(home, settings.fingerprint)
     discard_unfinished(home.tasks)
     PublicCopies(home).drop_all()
-    home.exchange.mkdir(parents=True, exist_ok=True)
+    make_private_folder(home.exchange)
     home.socket.unlink(missing_ok=True)
     server = grpc.aio.server(
         interceptors=[BoundedRequests()],
@@ -298,7 +318,7 @@ async def serve(home: SiloHome, isolation: Isolation, drain: float = DRAIN_SECON
     Health({"": lambda: True}).register(server)
     server.add_insecure_port(f"unix:{home.socket}")
     await server.start()
-    home.socket.chmod(0o600)
+    let_group_connect(home.socket)
     log.info("trainer_ready", isolation=str(isolation.mode), note=isolation.note)
     await stop_requested(drain)
     log.info("trainer_stopping", drain_seconds=drain)

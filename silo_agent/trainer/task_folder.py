@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -45,6 +46,11 @@ class TaskFolder:
         path = self._folder / "definition.json"
         if not path.exists():
             write_atomically(path, definition.canonical().encode())
+
+    @property
+    def has_definition(self) -> bool:
+        """True if the task was laid before this silo."""
+        return (self._folder / "definition.json").exists()
 
     def definition(self) -> TaskDefinition:
         """The task it is the folder of."""
@@ -129,6 +135,11 @@ class TaskFolder:
 
     def _learner_path(self, round_number: int) -> Path:
         return self._folder / f"learner-{round_number:06d}.joblib"
+
+
+def undecided(root: Path, decided: Collection[str]) -> int:
+    """How many definitions laid before this silo have a digest that is not in `decided`."""
+    return sum(path.parent.name not in decided for path in root.glob("*/definition.json"))
 
 
 def seen_tasks(root: Path) -> list[TaskDefinition]:

@@ -138,7 +138,7 @@ print(json.dumps([found, libraries]))
     def test_a_container_can_write_to_its_volumes_only(self, demo: Stack, service: str) -> None:
         assert demo.python(service, WRITABLE) == {
             "writable": ["/tmp"],
-            "uid": 10001,
+            "uid": 10002 if service.endswith("agent") else 10001,
             "capabilities": 0,
             "no_new_privileges": "1",
         }

@@ -65,13 +65,18 @@ def python(image: str, program: str) -> Any:
     return json.loads(outcome.stdout.splitlines()[-1])
 
 
+def user(image: str) -> int:
+    """The agent is another user than the trainer."""
+    return 10002 if room(image) == "agent" else 10001
+
+
 @every_image
 def test_the_image_says_what_it_is(image: str) -> None:
     outcome = engine("image", "inspect", tagged(image))
     assert outcome.returncode == 0, f"{outcome.stderr} Run `make images` first."
     (about,) = json.loads(outcome.stdout)
     config = about["Config"]
-    assert config["User"] == "10001:10001"
+    assert config["User"] == f"{user(image)}:{user(image)}"
     assert config["Entrypoint"] == ["consilium"]
     assert config["StopSignal"] in ("SIGTERM", "15")
     healthcheck = config.get("Healthcheck") or about["Healthcheck"]
@@ -109,7 +114,7 @@ print(json.dumps({
 """,
     )
     assert found == {
-        "ids": [10001, 10001],
+        "ids": [user(image), user(image)],
         "name": "consilium",
         "refused": 5,
         "capabilities": 0,

@@ -191,7 +191,7 @@ class Cluster:
         for key, text in (content or {}).items():
             file = folder / keys.get(key, key)
             file.write_text(text)
-            os.chown(file, 0, 10001)
+            os.chown(file, 0, spec["securityContext"]["fsGroup"])
             file.chmod(source.get("defaultMode", 0o644))
         mounts = [
             mount
@@ -294,7 +294,8 @@ def test_it_runs_as_nobody_in_particular_and_writes_only_where_it_may(
     pods: Pods, which: str
 ) -> None:
     found = pods.look(getattr(pods, which))
-    assert set(found["Uid"]) == set(found["Gid"]) == {"10001"}
+    user = "10002" if which == "agent" else "10001"
+    assert set(found["Uid"]) == set(found["Gid"]) == {user}
     assert int(found["CapEff"][0], 16) == int(found["CapBnd"][0], 16) == 0
     assert found["NoNewPrivs"] == ["1"]
     assert found["written"] == ["/tmp"]

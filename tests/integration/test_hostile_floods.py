@@ -108,7 +108,8 @@ class TestVolume:
                 yield piece
 
         before = besieged.refused("BALLOT_TOO_LARGE")
-        with besieged.unshaken("1 GiB in messages of 1 MiB"):
+        # gRPC widens its window with the measured round trip, which a loaded machine lengthens.
+        with besieged.unshaken("1 GiB in messages of 1 MiB", growth_mib=128):
             refusal(besieged, mallory, lambda stub: stub.CastBallot(endless(), timeout=PATIENCE))
         assert besieged.refused("BALLOT_TOO_LARGE") == before + 1
         assert sent < 300

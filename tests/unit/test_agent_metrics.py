@@ -20,6 +20,7 @@ from silo_agent.agent.ballot_outcome import BallotOutcome
 from silo_agent.agent.metrics.instruments import AgentMetrics
 from silo_agent.agent.metrics.privacy import PrivacyMetrics
 from silo_agent.agent.metrics.tasks import KEPT_SECONDS, MOST_TASKS, TaskMetrics
+from silo_agent.agent.pace import Pace
 from silo_agent.agent.worker import TaskWorker
 from wire.consilium.v1 import task_pb2, trainer_pb2
 from wire.errors import (
@@ -212,7 +213,7 @@ class Officer:
         await self.there.wait()
         return trainer_pb2.DescribeResponse()
 
-    async def propose(self, definition: task_pb2.TaskDefinition) -> str:
+    async def propose(self, definition: task_pb2.TaskDefinition) -> None:
         raise self.refusal
 
 
@@ -237,7 +238,7 @@ class TestWaitingForApproval:
         def follow(*steps: tuple[Callable[[TaskWorker], None], float | None]) -> None:
             async def scenario() -> None:
                 metrics = AgentMetrics(page.registry)
-                worker = TaskWorker(link, cast(Any, officer), exchange, audit, metrics)
+                worker = TaskWorker(link, cast(Any, officer), exchange, audit, metrics, Pace(0))
                 work = asyncio.create_task(worker.run())
                 for act, wanted in steps:
                     act(worker)

@@ -142,7 +142,8 @@ def test_nothing_is_installed_but_what_is_pinned(image: str) -> None:
 @every_image
 def test_an_image_runs_as_nobody_and_needs_no_shell(image: str) -> None:
     runtime = stages(image)[-1]
-    assert last(runtime, "USER") == "10001:10001"
+    user = "10002" if image == "agent" else "10001"
+    assert last(runtime, "USER") == f"{user}:{user}"
     assert last(runtime, "STOPSIGNAL") == "SIGTERM"
     assert last(runtime, "WORKDIR") == "/var/lib/consilium"
     assert json.loads(last(runtime, "ENTRYPOINT")) == ["consilium"]

@@ -16,6 +16,7 @@ from silo_agent.agent.metrics.instruments import AgentMetrics
 from silo_agent.shared.home import SiloHome
 from wire.ballot import digest
 from wire.consilium.v1 import registry_pb2, task_pb2
+from wire.errors import CONTENT_CORRUPT, PUBLIC_FILES_TOO_LARGE, Refusal
 from wire.public_file import PublicFolder
 
 ROWS, WEIGHTS = b"public rows", b"what they teach"
@@ -55,12 +56,10 @@ class Agent:
         anything: Any = link
         self.downloads = Downloads(anything, self.exchange, audit, AgentMetrics(self.prometheus))
 
-    def prepare(self, definition: task_pb2.TaskDefinition) -> registry_pb2.Extractor | None:
-        async def both() -> registry_pb2.Extractor | None:
-            await self.downloads.public_set(definition)
-            return await self.downloads.extractor(definition)
-
-        return asyncio.run(both())
+    def prepare(
+        self, definition: task_pb2.TaskDefinition, most: int = 1 << 20
+    ) -> registry_pb2.Extractor | None:
+        return asyncio.run(self.downloads.of_task(definition, most))[1]
 
     def record(self) -> list[tuple[str, str, str, int, str]]:
         return [
@@ -131,3 +130,29 @@ def test_only_what_was_damaged_is_fetched_anew(
     agent.prepare(TASK)
     assert registry.fetched == [ROWS, WEIGHTS, damaged]
     assert folder.path(digest(damaged)).read_bytes() == damaged
+
+
+def test_what_both_files_have_together_is_known_before_either_is_fetched(
+    tmp_path: Path, registry: Registry
+) -> None:
+    agent = Agent(tmp_path, registry)
+    with pytest.raises(Refusal) as caught:
+        agent.prepare(TASK, most=len(ROWS) + len(WEIGHTS) - 1)
+    assert caught.value.is_a(PUBLIC_FILES_TOO_LARGE)
+    assert registry.fetched == []
+    agent.prepare(TASK, most=len(ROWS) + len(WEIGHTS))
+    assert registry.fetched == [ROWS, WEIGHTS]
+
+
+def test_a_registry_that_answers_with_another_file_fills_nothing(
+    tmp_path: Path, registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def other(reference: str) -> registry_pb2.PublicSet:
+        return registry_pb2.PublicSet(digest=digest(WEIGHTS), size_bytes=len(WEIGHTS))
+
+    monkeypatch.setattr(registry, "public_set", other)
+    agent = Agent(tmp_path, registry)
+    with pytest.raises(Refusal) as caught:
+        agent.prepare(PLAIN)
+    assert caught.value.is_a(CONTENT_CORRUPT)
+    assert registry.fetched == []

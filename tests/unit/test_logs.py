@@ -16,6 +16,7 @@ from structlog.testing import capture_logs
 
 from silo_agent.agent.audit.entries import Direction, Kind
 from silo_agent.agent.audit.recorder import AuditLog
+from silo_agent.agent.pace import Pace
 from silo_agent.agent.worker import TaskWorker
 from wire.consilium.v1 import task_pb2
 from wire.errors import ConsiliumError
@@ -99,7 +100,7 @@ def test_an_unexpected_error_of_the_agent_is_told_without_its_text_and_can_be_tr
     audit.record(Direction.OUT, Kind.BALLOT, "tumour", 1, 94, "ab" * 32)
     nothing: Any = None
     link: Any = Link()
-    worker = TaskWorker(link, nothing, nothing, audit, nothing)
+    worker = TaskWorker(link, nothing, nothing, audit, nothing, Pace(0))
     definition = task_pb2.TaskDefinition(name="tumour")
     state = task_pb2.TaskState(status=task_pb2.TASK_STATUS_RUNNING, definition=definition)
     with capture_logs() as lines, pytest.raises(ConsiliumError) as caught:

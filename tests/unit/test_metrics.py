@@ -102,7 +102,7 @@ def test_each_page_tells_of_its_process_too(section: str, registry: CollectorReg
 
 @pytest.mark.parametrize(("section", "registry"), REGISTRIES)
 def test_no_label_is_unbounded(section: str, registry: CollectorRegistry) -> None:
-    bounded = {"version", "python", "component", "task", "silo", "code", "reason", "by"}
+    bounded = {"version", "python", "component", "task", "silo", "code", "reason", "by", "port"}
     bounded |= {
         "outcome",
         "direction",

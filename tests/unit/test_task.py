@@ -148,3 +148,20 @@ def test_the_wire_keeps_every_demand_on_privacy(
 )
 def test_any_change_changes_the_digest(change: dict[str, object]) -> None:
     assert definition(**change).digest != definition().digest
+
+
+def test_a_label_has_at_most_200_characters() -> None:
+    assert definition(labels=["a" * 200, "b"]).labels[0] == "a" * 200
+    for labels in (["a" * 201, "b"], ["", "b"]):
+        with pytest.raises(ValueError, match="labels"):
+            definition(labels=labels)
+
+
+def test_a_definition_has_at_most_64_kibibytes() -> None:
+    few = [f"{number:03d}" + "x" * 197 for number in range(300)]
+    assert len(definition(labels=few).canonical()) < 64 << 10
+    many = [f"{number:03d}" + "x" * 197 for number in range(330)]
+    with pytest.raises(ValueError, match="fewer or shorter labels"):
+        definition(labels=many)
+    with pytest.raises(ValueError, match="fewer or shorter labels"):
+        definition(silos=[f"silo-{number:050d}" for number in range(1200)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from urllib.parse import urlsplit
 
 from wire.errors import ConfigurationError
@@ -25,3 +26,14 @@ def split_address(address: str) -> tuple[str, int]:
             "Write it as host:port, e.g. coordinator.example.org:7443.",
         )
     return host, port
+
+
+def site_of(host: str) -> str | None:
+    """The address, of IPv6 the /64, which is one site's; None if `host` is not an address."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return None
+    if isinstance(address, ipaddress.IPv4Address):
+        return str(address)
+    return str(address.ipv4_mapped or ipaddress.ip_network((address, 64), strict=False))

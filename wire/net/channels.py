@@ -114,7 +114,7 @@ def unix_channel(path: Path) -> grpc.aio.Channel:
 class ConnectionLimits:
     """How long a server waits for a peer, and how many connections and calls it accepts."""
 
-    handshake_seconds: float = 20.0
+    handshake_seconds: float = 10.0
     """A TLS handshake that takes longer is cut off."""
     silence_seconds: float = 60.0
     """A connection quiet for so long is pinged; without an answer within a third of it, it is closed."""

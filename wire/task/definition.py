@@ -28,6 +28,12 @@ from wire.task.methods import (
     rules_of,
 )
 
+MAX_DEFINITION_BYTES = 64 << 10
+"""Of a definition's canonical form: hospitals keep every one that is proposed to them."""
+
+# As long as the contract allows (protos/consilium/v1/task.proto).
+Label = Annotated[str, Field(min_length=1, max_length=200)]
+
 _UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
@@ -85,7 +91,7 @@ class TaskDefinition(_Frozen):
     """Digest of the public set; in task.yaml also its name or name@version."""
     rows: Annotated[int, Field(ge=0)] = 0
     """Rows of the public set; filled in by the coordinator."""
-    labels: Annotated[tuple[str, ...], Field(min_length=2, max_length=4096)]
+    labels: Annotated[tuple[Label, ...], Field(min_length=2, max_length=4096)]
     """Class names in the order of their index."""
     method: Method = Method.FEDCT
     consensus: ConsensusPolicy = ConsensusPolicy()
@@ -102,7 +108,7 @@ class TaskDefinition(_Frozen):
     """k: the public set is cut into k parts, and each is labelled by a learner that has not seen its consensus."""
     fedkt: FedktPolicy | None = None
     """How FedKT labels the public set inside a silo."""
-    label_spaces: dict[Name, tuple[str, ...]] = Field(default_factory=dict)
+    label_spaces: dict[Name, tuple[Label, ...]] = Field(default_factory=dict)
     """CoFED: the classes each silo knows; all of them for a silo that is not named."""
     fedaux: FedauxPolicy | None = None
     """How FEDAUX weights votes."""
@@ -127,7 +133,16 @@ class TaskDefinition(_Frozen):
             self._require_possible_mechanism()
         self._require_countable()
         require_method(self)
+        self._require_small()
         return self
+
+    def _require_small(self) -> None:
+        length = len(self.canonical().encode())
+        if length > MAX_DEFINITION_BYTES:
+            raise ValueError(
+                f"the definition has {length} bytes and may have {MAX_DEFINITION_BYTES}: "
+                "use fewer or shorter labels and names"
+            )
 
     def _require_possible_mechanism(self) -> None:
         """At least one of the mechanisms that the task accepts can make a ballot it accepts."""

@@ -97,6 +97,24 @@ COORDINATOR = Dashboard(
                     limits=(0.2,),
                     sparse=True,
                 ),
+                Panel(
+                    "Connections",
+                    "Connections to the public ports, those in their handshake included.",
+                    (Query(f"consilium_connections_open{_THESE}", "{{port}} {{instance}}"),),
+                ),
+                Panel(
+                    "Connections closed at the door",
+                    "Because there were too many or their handshake took too long, per second in five minutes.",
+                    (
+                        Query(
+                            f"sum by (port, reason) (rate(consilium_connections_refused_total{_THESE}[5m])) > 0",
+                            "{{port}} {{reason}}",
+                        ),
+                    ),
+                    unit="reqps",
+                    limits=(1.0,),
+                    sparse=True,
+                ),
             ),
         ),
         Row(

@@ -95,14 +95,16 @@ resources:
 {{- end }}
 {{- end -}}
 
-{{/* The "restricted" profile of the Pod Security Standards. Both pods have one user: the socket is its own. */}}
+{{/* (list . 10001): the "restricted" profile of the Pod Security Standards. The trainer is user 10001, the agent 10002; both have the
+group of the volume they share, and by it of their own volumes, which the other pod does not mount. */}}
 {{- define "silo.podSecurity" -}}
+{{- $top := index . 0 -}}
 runAsNonRoot: true
-runAsUser: 10001
-runAsGroup: 10001
-fsGroup: 10001
+runAsUser: {{ index . 1 }}
+runAsGroup: {{ index . 1 }}
+fsGroup: 10003
 fsGroupChangePolicy: OnRootMismatch
-{{- with .Values.seLinuxOptions.level }}
+{{- with $top.Values.seLinuxOptions.level }}
 seLinuxOptions:
   level: {{ . | quote }}
 {{- end }}

@@ -58,7 +58,8 @@ def decide(
     broken = policy.broken_by(definition, criteria.promise)
     if broken:
         return Decision(ApprovalState.REFUSED, broken)
-    acts = [approval for approval in approvals if approval.digest == definition.digest]
+    digest = definition.digest
+    acts = [approval for approval in approvals if approval.digest == digest]
     persons = [approval for approval in acts if approval.act is not Act.ACCEPTED_BY_POLICY]
     word = persons[-1] if persons else None
     if word is not None and word.act is Act.WITHDRAWN:
@@ -113,6 +114,15 @@ class Consent:
         self._record = record
         self._clock = clock
         self._told: dict[str, Decision] = {}
+
+    @property
+    def max_public_bytes(self) -> int:
+        """What the policy lets a task's public files have, together."""
+        return self._criteria.policy.max_public_bytes
+
+    def decided(self) -> frozenset[str]:
+        """Digests of the tasks on which a person or the policy has decided."""
+        return frozenset(approval.digest for approval in self._record.approvals())
 
     def require(self, definition: TaskDefinition) -> None:
         """Raises a refusal unless the task is approved now, for the settings that run, and silo.yaml still has them."""

@@ -11,10 +11,12 @@ from typing import Annotated, Any, Self
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from wire.privacy.declaration import Declaration, MechanismName
+from wire.runtime.terminal import size
 from wire.task.definition import TaskDefinition, label_text
 from wire.task.methods import Method
 
 NO_NOISE = Declaration()
+DEFAULT_PUBLIC_BYTES = 1 << 30
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
@@ -44,6 +46,8 @@ class Policy(BaseModel):
     methods: Annotated[tuple[Method, ...], Field(min_length=1)] | None = None
     labels: Annotated[tuple[str, ...], Field(min_length=2)] | None = None
     """The only label space that may be voted on, in any order."""
+    max_public_bytes: Annotated[int, Field(ge=1)] = DEFAULT_PUBLIC_BYTES
+    """Public set and extractor of a task together, at most; they are fetched once it is approved."""
 
     @field_validator("labels", mode="before")
     @classmethod
@@ -52,7 +56,7 @@ class Policy(BaseModel):
 
     @model_validator(mode="after")
     def _limited(self) -> Self:
-        limits = self.model_dump(exclude={"approve"}, exclude_none=True)
+        limits = self.model_dump(exclude={"approve", "max_public_bytes"}, exclude_none=True)
         if self.approve is Approve.WITHIN_LIMITS and not limits:
             raise ValueError(
                 "approve: within_limits needs at least one limit, for example max_rounds; "
@@ -116,6 +120,8 @@ class Policy(BaseModel):
             words.append(f"the labels are {', '.join(self.labels)}")
         if len(words) == 1:
             words.append("no limits are set")
+        if self.max_public_bytes != DEFAULT_PUBLIC_BYTES:
+            words.append(f"the public files of a task have at most {size(self.max_public_bytes)}")
         return tuple(words)
 
 

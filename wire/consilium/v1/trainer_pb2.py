@@ -29,7 +29,7 @@ from wire.consilium.v1 import task_pb2 as consilium_dot_v1_dot_task__pb2
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1a\x63onsilium/v1/trainer.proto\x12\x0c\x63onsilium.v1\x1a\x19\x63onsilium/v1/ballot.proto\x1a\x19\x63onsilium/v1/bounds.proto\x1a\x1a\x63onsilium/v1/privacy.proto\x1a\x17\x63onsilium/v1/task.proto\x1a\x1egoogle/protobuf/duration.proto\"\x11\n\x0f\x44\x65scribeRequest\"\xa9\x01\n\x10\x44\x65scribeResponse\x12\x15\n\x07version\x18\x01 \x01(\tB\x04\x88\xb5\x18@\x12*\n\tisolation\x18\x02 \x01(\x0e\x32\x17.consilium.v1.Isolation\x12\x1d\n\x0eisolation_note\x18\x03 \x01(\tB\x05\x88\xb5\x18\xe8\x07\x12\x33\n\x0eprivacy_totals\x18\x04 \x01(\x0b\x32\x1b.consilium.v1.PrivacyTotals\"\x8d\x02\n\rPrivacyTotals\x12\x10\n\x08releases\x18\x01 \x01(\x04\x12\x0f\n\x07\x62\x61llots\x18\x02 \x01(\x04\x12\x11\n\testimates\x18\x03 \x01(\x04\x12\x19\n\x0cspent_micros\x18\x04 \x01(\x04H\x00\x88\x01\x01\x12\x1a\n\rbudget_micros\x18\x05 \x01(\x04H\x01\x88\x01\x01\x12\x1e\n\x11task_spent_micros\x18\x06 \x01(\x04H\x02\x88\x01\x01\x12\x1f\n\x12task_budget_micros\x18\x07 \x01(\x04H\x03\x88\x01\x01\x42\x0f\n\r_spent_microsB\x10\n\x0e_budget_microsB\x14\n\x12_task_spent_microsB\x15\n\x13_task_budget_micros\"Z\n\x0eTrainingReport\x12+\n\x08\x64uration\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\r\n\x05units\x18\x02 \x01(\x04\x12\x0c\n\x04gpus\x18\x03 \x01(\r\"B\n\x0eProposeRequest\x12\x30\n\ndefinition\x18\x01 \x01(\x0b\x32\x1c.consilium.v1.TaskDefinition\",\n\x0fProposeResponse\x12\x19\n\x0btask_digest\x18\x01 \x01(\tB\x04\x88\xb5\x18@\"y\n\x0ePrepareRequest\x12\x30\n\ndefinition\x18\x01 \x01(\x0b\x32\x1c.consilium.v1.TaskDefinition\x12\x12\n\x04silo\x18\x04 \x01(\tB\x04\x88\xb5\x18?J\x04\x08\x02\x10\x03J\x04\x08\x03\x10\x04R\npublic_setR\textractor\"<\n\x0fPrepareResponse\x12\x19\n\x0btask_digest\x18\x01 \x01(\tB\x04\x88\xb5\x18@J\x04\x08\x02\x10\x03R\x08problems\"8\n\x0f\x43onsensusLabels\x12\r\n\x05round\x18\x01 \x01(\r\x12\x16\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x42\x08\x88\xb5\x18\x80\x80\x80\x80\x01\"\x80\x01\n\x0bVoteRequest\x12\x19\n\x0btask_digest\x18\x01 \x01(\tB\x04\x88\xb5\x18@\x12\r\n\x05round\x18\x02 \x01(\r\x12\x30\n\tconsensus\x18\x03 \x01(\x0b\x32\x1d.consilium.v1.ConsensusLabels\x12\x15\n\rknown_ballots\x18\x04 \x01(\x04\"\x8f\x02\n\x0cVoteResponse\x12(\n\x08\x65ncoding\x18\x01 \x01(\x0e\x32\x16.consilium.v1.Encoding\x12\x16\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x42\x08\x88\xb5\x18\x80\x80\x80\x80\x01\x12\x31\n\x07privacy\x18\x03 \x01(\x0b\x32 .consilium.v1.PrivacyDeclaration\x12\x33\n\x0eprivacy_totals\x18\x05 \x01(\x0b\x32\x1b.consilium.v1.PrivacyTotals\x12.\n\x08training\x18\x06 \x01(\x0b\x32\x1c.consilium.v1.TrainingReport\x12\x14\n\x0c\x62udget_spent\x18\x07 \x01(\x08J\x04\x08\x04\x10\x05R\tabstained\"\\\n\rFinishRequest\x12\x19\n\x0btask_digest\x18\x01 \x01(\tB\x04\x88\xb5\x18@\x12\x30\n\tconsensus\x18\x02 \x01(\x0b\x32\x1d.consilium.v1.ConsensusLabels\"@\n\x0e\x46inishResponse\x12.\n\x08training\x18\x01 \x01(\x0b\x32\x1c.consilium.v1.TrainingReport*p\n\tIsolation\x12\x19\n\x15ISOLATION_UNSPECIFIED\x10\x00\x12\x1b\n\x17ISOLATION_OWN_NAMESPACE\x10\x01\x12\x17\n\x13ISOLATION_CONTAINER\x10\x02\x12\x12\n\x0eISOLATION_NONE\x10\x03\x32\x88\x03\n\x0eTrainerService\x12N\n\x08\x44\x65scribe\x12\x1d.consilium.v1.DescribeRequest\x1a\x1e.consilium.v1.DescribeResponse\"\x03\x90\x02\x01\x12K\n\x07Propose\x12\x1c.consilium.v1.ProposeRequest\x1a\x1d.consilium.v1.ProposeResponse\"\x03\x90\x02\x02\x12K\n\x07Prepare\x12\x1c.consilium.v1.PrepareRequest\x1a\x1d.consilium.v1.PrepareResponse\"\x03\x90\x02\x02\x12\x42\n\x04Vote\x12\x19.consilium.v1.VoteRequest\x1a\x1a.consilium.v1.VoteResponse\"\x03\x90\x02\x02\x12H\n\x06\x46inish\x12\x1b.consilium.v1.FinishRequest\x1a\x1c.consilium.v1.FinishResponse\"\x03\x90\x02\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1a\x63onsilium/v1/trainer.proto\x12\x0c\x63onsilium.v1\x1a\x19\x63onsilium/v1/ballot.proto\x1a\x19\x63onsilium/v1/bounds.proto\x1a\x1a\x63onsilium/v1/privacy.proto\x1a\x17\x63onsilium/v1/task.proto\x1a\x1egoogle/protobuf/duration.proto\"\x11\n\x0f\x44\x65scribeRequest\"\xa9\x01\n\x10\x44\x65scribeResponse\x12\x15\n\x07version\x18\x01 \x01(\tB\x04\x88\xb5\x18@\x12*\n\tisolation\x18\x02 \x01(\x0e\x32\x17.consilium.v1.Isolation\x12\x1d\n\x0eisolation_note\x18\x03 \x01(\tB\x05\x88\xb5\x18\xe8\x07\x12\x33\n\x0eprivacy_totals\x18\x04 \x01(\x0b\x32\x1b.consilium.v1.PrivacyTotals\"\x8d\x02\n\rPrivacyTotals\x12\x10\n\x08releases\x18\x01 \x01(\x04\x12\x0f\n\x07\x62\x61llots\x18\x02 \x01(\x04\x12\x11\n\testimates\x18\x03 \x01(\x04\x12\x19\n\x0cspent_micros\x18\x04 \x01(\x04H\x00\x88\x01\x01\x12\x1a\n\rbudget_micros\x18\x05 \x01(\x04H\x01\x88\x01\x01\x12\x1e\n\x11task_spent_micros\x18\x06 \x01(\x04H\x02\x88\x01\x01\x12\x1f\n\x12task_budget_micros\x18\x07 \x01(\x04H\x03\x88\x01\x01\x42\x0f\n\r_spent_microsB\x10\n\x0e_budget_microsB\x14\n\x12_task_spent_microsB\x15\n\x13_task_budget_micros\"Z\n\x0eTrainingReport\x12+\n\x08\x64uration\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\r\n\x05units\x18\x02 \x01(\x04\x12\x0c\n\x04gpus\x18\x03 \x01(\r\"B\n\x0eProposeRequest\x12\x30\n\ndefinition\x18\x01 \x01(\x0b\x32\x1c.consilium.v1.TaskDefinition\"F\n\x0fProposeResponse\x12\x19\n\x0btask_digest\x18\x01 \x01(\tB\x04\x88\xb5\x18@\x12\x18\n\x10max_public_bytes\x18\x02 \x01(\x04\"y\n\x0ePrepareRequest\x12\x30\n\ndefinition\x18\x01 \x01(\x0b\x32\x1c.consilium.v1.TaskDefinition\x12\x12\n\x04silo\x18\x04 \x01(\tB\x04\x88\xb5\x18?J\x04\x08\x02\x10\x03J\x04\x08\x03\x10\x04R\npublic_setR\textractor\"<\n\x0fPrepareResponse\x12\x19\n\x0btask_digest\x18\x01 \x01(\tB\x04\x88\xb5\x18@J\x04\x08\x02\x10\x03R\x08problems\"8\n\x0f\x43onsensusLabels\x12\r\n\x05round\x18\x01 \x01(\r\x12\x16\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x42\x08\x88\xb5\x18\x80\x80\x80\x80\x01\"\x80\x01\n\x0bVoteRequest\x12\x19\n\x0btask_digest\x18\x01 \x01(\tB\x04\x88\xb5\x18@\x12\r\n\x05round\x18\x02 \x01(\r\x12\x30\n\tconsensus\x18\x03 \x01(\x0b\x32\x1d.consilium.v1.ConsensusLabels\x12\x15\n\rknown_ballots\x18\x04 \x01(\x04\"\x8f\x02\n\x0cVoteResponse\x12(\n\x08\x65ncoding\x18\x01 \x01(\x0e\x32\x16.consilium.v1.Encoding\x12\x16\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x42\x08\x88\xb5\x18\x80\x80\x80\x80\x01\x12\x31\n\x07privacy\x18\x03 \x01(\x0b\x32 .consilium.v1.PrivacyDeclaration\x12\x33\n\x0eprivacy_totals\x18\x05 \x01(\x0b\x32\x1b.consilium.v1.PrivacyTotals\x12.\n\x08training\x18\x06 \x01(\x0b\x32\x1c.consilium.v1.TrainingReport\x12\x14\n\x0c\x62udget_spent\x18\x07 \x01(\x08J\x04\x08\x04\x10\x05R\tabstained\"\\\n\rFinishRequest\x12\x19\n\x0btask_digest\x18\x01 \x01(\tB\x04\x88\xb5\x18@\x12\x30\n\tconsensus\x18\x02 \x01(\x0b\x32\x1d.consilium.v1.ConsensusLabels\"@\n\x0e\x46inishResponse\x12.\n\x08training\x18\x01 \x01(\x0b\x32\x1c.consilium.v1.TrainingReport*p\n\tIsolation\x12\x19\n\x15ISOLATION_UNSPECIFIED\x10\x00\x12\x1b\n\x17ISOLATION_OWN_NAMESPACE\x10\x01\x12\x17\n\x13ISOLATION_CONTAINER\x10\x02\x12\x12\n\x0eISOLATION_NONE\x10\x03\x32\x88\x03\n\x0eTrainerService\x12N\n\x08\x44\x65scribe\x12\x1d.consilium.v1.DescribeRequest\x1a\x1e.consilium.v1.DescribeResponse\"\x03\x90\x02\x01\x12K\n\x07Propose\x12\x1c.consilium.v1.ProposeRequest\x1a\x1d.consilium.v1.ProposeResponse\"\x03\x90\x02\x02\x12K\n\x07Prepare\x12\x1c.consilium.v1.PrepareRequest\x1a\x1d.consilium.v1.PrepareResponse\"\x03\x90\x02\x02\x12\x42\n\x04Vote\x12\x19.consilium.v1.VoteRequest\x1a\x1a.consilium.v1.VoteResponse\"\x03\x90\x02\x02\x12H\n\x06\x46inish\x12\x1b.consilium.v1.FinishRequest\x1a\x1c.consilium.v1.FinishResponse\"\x03\x90\x02\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -64,8 +64,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TRAINERSERVICE'].methods_by_name['Vote']._serialized_options = b'\220\002\002'
   _globals['_TRAINERSERVICE'].methods_by_name['Finish']._loaded_options = None
   _globals['_TRAINERSERVICE'].methods_by_name['Finish']._serialized_options = b'\220\002\002'
-  _globals['_ISOLATION']._serialized_start=1660
-  _globals['_ISOLATION']._serialized_end=1772
+  _globals['_ISOLATION']._serialized_start=1686
+  _globals['_ISOLATION']._serialized_end=1798
   _globals['_DESCRIBEREQUEST']._serialized_start=183
   _globals['_DESCRIBEREQUEST']._serialized_end=200
   _globals['_DESCRIBERESPONSE']._serialized_start=203
@@ -77,21 +77,21 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_PROPOSEREQUEST']._serialized_start=738
   _globals['_PROPOSEREQUEST']._serialized_end=804
   _globals['_PROPOSERESPONSE']._serialized_start=806
-  _globals['_PROPOSERESPONSE']._serialized_end=850
-  _globals['_PREPAREREQUEST']._serialized_start=852
-  _globals['_PREPAREREQUEST']._serialized_end=973
-  _globals['_PREPARERESPONSE']._serialized_start=975
-  _globals['_PREPARERESPONSE']._serialized_end=1035
-  _globals['_CONSENSUSLABELS']._serialized_start=1037
-  _globals['_CONSENSUSLABELS']._serialized_end=1093
-  _globals['_VOTEREQUEST']._serialized_start=1096
-  _globals['_VOTEREQUEST']._serialized_end=1224
-  _globals['_VOTERESPONSE']._serialized_start=1227
-  _globals['_VOTERESPONSE']._serialized_end=1498
-  _globals['_FINISHREQUEST']._serialized_start=1500
-  _globals['_FINISHREQUEST']._serialized_end=1592
-  _globals['_FINISHRESPONSE']._serialized_start=1594
-  _globals['_FINISHRESPONSE']._serialized_end=1658
-  _globals['_TRAINERSERVICE']._serialized_start=1775
-  _globals['_TRAINERSERVICE']._serialized_end=2167
+  _globals['_PROPOSERESPONSE']._serialized_end=876
+  _globals['_PREPAREREQUEST']._serialized_start=878
+  _globals['_PREPAREREQUEST']._serialized_end=999
+  _globals['_PREPARERESPONSE']._serialized_start=1001
+  _globals['_PREPARERESPONSE']._serialized_end=1061
+  _globals['_CONSENSUSLABELS']._serialized_start=1063
+  _globals['_CONSENSUSLABELS']._serialized_end=1119
+  _globals['_VOTEREQUEST']._serialized_start=1122
+  _globals['_VOTEREQUEST']._serialized_end=1250
+  _globals['_VOTERESPONSE']._serialized_start=1253
+  _globals['_VOTERESPONSE']._serialized_end=1524
+  _globals['_FINISHREQUEST']._serialized_start=1526
+  _globals['_FINISHREQUEST']._serialized_end=1618
+  _globals['_FINISHRESPONSE']._serialized_start=1620
+  _globals['_FINISHRESPONSE']._serialized_end=1684
+  _globals['_TRAINERSERVICE']._serialized_start=1801
+  _globals['_TRAINERSERVICE']._serialized_end=2193
 # @@protoc_insertion_point(module_scope)

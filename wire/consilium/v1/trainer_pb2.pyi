@@ -228,16 +228,20 @@ class ProposeResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     TASK_DIGEST_FIELD_NUMBER: _builtins.int
+    MAX_PUBLIC_BYTES_FIELD_NUMBER: _builtins.int
     task_digest: _builtins.str
     """Digest of the definition as the trainer computed it."""
+    max_public_bytes: _builtins.int
+    """Bytes that the task's public set and extractor may have together, by the hospital's policy."""
     def __init__(
         self,
         *,
         task_digest: _builtins.str = ...,
+        max_public_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["task_digest", b"task_digest"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_public_bytes", b"max_public_bytes", "task_digest", b"task_digest"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
