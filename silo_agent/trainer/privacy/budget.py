@@ -18,6 +18,7 @@ from wire.privacy.events import (
     Pure,
     RandomizedResponse,
     SampledGaussian,
+    UnaryResponse,
     Unprotected,
 )
 
@@ -83,7 +84,7 @@ def added_up(events: Iterable[Event]) -> Spending:
                 spending[event] += 1
             case SampledGaussian():
                 spending[event.model_copy(update={"steps": 1})] += event.steps
-            case Gaussian() | Laplace() | RandomizedResponse() | Pure():
+            case Gaussian() | Laplace() | RandomizedResponse() | UnaryResponse() | Pure():
                 spending[event.model_copy(update={"count": 1})] += event.count
     return spending
 
