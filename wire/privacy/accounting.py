@@ -53,8 +53,10 @@ _ROUNDOFF: Final = 1e-12
 def epsilon(events: Iterable[Event], delta: float) -> float:
     """The least ε we can show for all events together at `delta`; ∞ if one of them has none.
 
-    At δ = 0 that is the sum of the parts, and ∞ as soon as there is Gaussian noise. Answers may depend on
-    earlier answers; which events there are and how much noise they have must not.
+    At δ = 0 that is the sum of the parts, and ∞ as soon as there is Gaussian noise. What is asked, and in which order,
+    may depend on earlier answers; which events there are and how much noise they have must not. (Each event is
+    post-processing of one draw from its own pair of distributions; the draws can all be made in advance.) Where
+    later events are chosen in sight of earlier answers, use `wire.privacy.privacy_filter`.
     """
     happened = tuple(events)
     if any(isinstance(event, Unprotected) for event in happened):
@@ -63,12 +65,12 @@ def epsilon(events: Iterable[Event], delta: float) -> float:
     parts = sorted(Counter(_merged(happened)).items(), key=lambda part: repr(part[0]))
     if not parts:
         return 0.0
-    basic = math.fsum(_pure(event) * times for event, times in parts)
+    basic = math.fsum(pure_epsilon(event) * times for event, times in parts)
     if delta <= 0:
         return basic
     first, _ = parts[0]
     if len(parts) == 1 and isinstance(first, Gaussian):
-        return _gaussian(first, delta)
+        return gaussian_epsilon(first, delta)
     return min(basic, _by_distribution(parts, delta))
 
 
@@ -125,7 +127,7 @@ def _merged(events: Iterable[Event]) -> Iterable[Noisy]:
         yield Gaussian(sensitivity=1.0, scale=1 / math.sqrt(precision))
 
 
-def _pure(event: Noisy) -> float:
+def pure_epsilon(event: Noisy) -> float:
     """What an event costs at δ = 0."""
     match event:
         case Laplace():
@@ -147,7 +149,7 @@ def _spread(event: Noisy, times: int, delta: float) -> float:
             ratio = 2 * event.clip / event.scale * math.sqrt(event.steps * times)
             return event.rate * ratio * reach + ratio * ratio * event.rate
         case Laplace() | RandomizedResponse() | UnaryResponse() | Pure():
-            each, count = _pure(event) / event.count, event.count * times
+            each, count = pure_epsilon(event) / event.count, event.count * times
             return min(
                 count * each, count * each * math.tanh(each / 2) + reach * each * math.sqrt(count)
             )
@@ -192,7 +194,7 @@ def _distribution(event: Noisy, times: int, grain: float) -> Distribution:
             return _composed(single, event.steps * times)
 
 
-def _gaussian(event: Gaussian, delta: float) -> float:
+def gaussian_epsilon(event: Gaussian, delta: float) -> float:
     """Gaussian noise alone has a closed form; searched for to 10⁻¹², and rounded up."""
     sigma = event.scale / (event.sensitivity * math.sqrt(event.count))
     return float(get_epsilon_gaussian(sigma, delta, tol=1e-12)) * (1 + 1e-9) + 1e-9
