@@ -13,7 +13,7 @@ from typing import TypeAlias
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter
 
-from silo_agent.trainer.privacy.budget import Budget, Exceeded
+from silo_agent.trainer.privacy.budget import Budget, Exceeded, payable
 from silo_agent.trainer.privacy.ledger.ledger import Ledger, Overspent
 from silo_agent.trainer.privacy.ledger.release import Kind, Release
 from silo_agent.trainer.privacy.mechanisms.protocol import (
@@ -194,8 +194,16 @@ class BallotReleaser:
             self.definition.digest,
             _added(offer.events, unpaid),
             self.budget,
+            self._planned(offer),
         )
         return _Price(offer, unpaid) if exceeded is None else exceeded
+
+    def _planned(self, offer: Offer) -> tuple[Event, ...]:
+        """All that the task will release by this offer, as far as its own budget pays for it."""
+        most = self.mechanism.paid_rounds if offer.events else 1
+        settings = self.settings
+        paid = payable(offer.whole_task, most, settings.epsilon, settings.delta)
+        return offer.whole_task(max(1, paid))
 
     def _repetition(self, round_number: int) -> _Kept | None:
         """The last ballot bought, once the mechanism buys no more; None while it does."""
@@ -210,7 +218,13 @@ class BallotReleaser:
         if kept is None:
             return None
         data, record = kept
-        free = {"round": round_number, "kind": Kind.REPETITION, "events": (Free(),), "pays_for": ()}
+        free = {
+            "round": round_number,
+            "kind": Kind.REPETITION,
+            "events": (Free(),),
+            "plan": (),
+            "pays_for": (),
+        }
         release = record.release.model_copy(update=free)
         return data, record.model_copy(update={"release": release, "anew": (), "once": {}})
 
@@ -242,6 +256,7 @@ class BallotReleaser:
             ballot_digest=digest(data),
             mechanism=self.mechanism.name,
             events=_added(offer.events, unpaid),
+            plan=self._planned(offer) if kind is Kind.BALLOT else (),
             made_from=tuple(part.basis for part in offer.once),
             pays_for=tuple(unpaid),
             parameters=_JSON.validate_python(dict(offer.parameters)),

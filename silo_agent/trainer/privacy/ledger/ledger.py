@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from datetime import datetime
 from pathlib import Path
 
-from silo_agent.trainer.privacy.budget import Budget, Exceeded, cost
+from silo_agent.trainer.privacy.budget import Budget, Exceeded
 from silo_agent.trainer.privacy.ledger.file import LedgerFile, LedgerTransaction
 from silo_agent.trainer.privacy.ledger.index import Entry, LedgerIndex
 from silo_agent.trainer.privacy.ledger.release import Kind, Release, written_off
@@ -80,9 +80,9 @@ class Ledger:
             return self._current().ballots
 
     def spent(self, dataset: str, delta: float, task_digest: str = "") -> float:
-        """ε at `delta` of everything released from a data set, or by one task from it."""
+        """ε at `delta` of everything released from a data set, or by one task from it; see `Account.total`."""
         with self._lock:
-            return cost(self._current().spending(dataset, task_digest), delta)
+            return self._current().accounts.account(dataset, task_digest).total(delta).epsilon
 
     def paid(self, task_digest: str, round_number: int, ballot_digest: str) -> bool:
         """True if this very ballot of round `round_number` is on the books and may be handed out."""
@@ -100,11 +100,19 @@ class Ledger:
             return self._current().find(release) is not None
 
     def would_exceed(
-        self, dataset: str, task_digest: str, events: Iterable[Event], budget: Budget
+        self,
+        dataset: str,
+        task_digest: str,
+        events: Iterable[Event],
+        budget: Budget,
+        plan: Iterable[Event] = (),
     ) -> Exceeded | None:
-        """The budget that these events would exceed, if any. What is free always fits."""
+        """The budget that these events would exceed, if any. What is free always fits.
+
+        `plan` is all that the task will release, known before the first of it.
+        """
         with self._lock:
-            return self._current().would_exceed(dataset, task_digest, events, budget)
+            return self._current().would_exceed(dataset, task_digest, events, budget, plan)
 
     def require_at_least(self, ballots: int) -> None:
         """LEDGER_ROLLED_BACK if others know of more ballots of this hospital than the ledger does."""
@@ -197,7 +205,9 @@ class Ledger:
                 f"a budget per {budget.unit} cannot pay for a release per {release.unit}"
             )
         # Asked within the transaction: two processes cannot both take what is left.
-        exceeded = index.would_exceed(release.dataset, release.task_digest, release.events, budget)
+        exceeded = index.would_exceed(
+            release.dataset, release.task_digest, release.events, budget, release.plan
+        )
         if exceeded is not None:
             raise Overspent(exceeded)
         return self._append(transaction, index, release)

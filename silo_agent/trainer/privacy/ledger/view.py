@@ -62,6 +62,7 @@ def _total(total: SpendingTotal) -> dict[str, object]:
         "of": f"task {escape(total.task)}" if total.task_digest else f"data set {total.dataset}",
         "ballots": total.ballots,
         "ε spent": shown(total.spent),
+        "counted as": total.accounting.value if total.paid else "–",
         "budget": "–" if total.budget is None else f"{total.budget:g}",
         "left": "–" if total.left is None else shown_left(total.left),
         "unit": total.unit.value if total.unit else "–",
