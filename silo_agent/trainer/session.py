@@ -144,7 +144,7 @@ class SessionInputs:
     private: Labelled = field(repr=False)
     public: Features = field(repr=False)
     patients: NDArray[np.int64] = field(repr=False)
-    """(n,) whose row it is, counted from 0."""
+    """(n,) whose row it is: a number for each patient."""
     unit: Unit
     storage: TaskStorage
     silo: str = ""
@@ -237,7 +237,6 @@ def assemble(inputs: SessionInputs) -> Session:
             training=_training(inputs, method, extracted),
             patients=inputs.patients,
             folder=storage.folder,
-            units=int(inputs.patients.max(initial=-1)) + 1,
             consensus_share=settings.consensus_share,
             warm_start=inputs.warm_start,
         ),

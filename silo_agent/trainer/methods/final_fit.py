@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from silo_agent.trainer.methods.co_training import Consensus, CoTraining
+from silo_agent.trainer.models.places import places
 from silo_agent.trainer.models.protocol import AnyLearner
 from wire.ballot import ABSTAIN
 
@@ -70,9 +71,7 @@ def _right(
     training: CoTraining, patients: npt.NDArray[np.int64], round_number: int, consensus: Consensus
 ) -> npt.NDArray[np.bool_]:
     """(n,) whether each row of D is labelled rightly by a learner that has not seen its patient."""
-    _, units = np.unique(patients, return_inverse=True)
-    drawn = np.random.default_rng(training.seed).permutation(int(units.max()) + 1)
-    folds = (drawn % FOLDS)[units]
+    folds = places(patients, FOLDS, f"final-fit/{training.seed}")
     right = np.zeros(len(folds), dtype=np.bool_)
     for fold in range(FOLDS):
         out = folds == fold
