@@ -20,6 +20,7 @@ from silo_agent.trainer.isolation import Isolation
 from silo_agent.trainer.models.extractors import load
 from silo_agent.trainer.models.extractors.protocol import Extractor
 from silo_agent.trainer.privacy.ledger.ledger import Ledger
+from silo_agent.trainer.privacy.ledger.patients import PatientRecord
 from silo_agent.trainer.privacy_totals import privacy_totals
 from silo_agent.trainer.release import PaidBallot
 from silo_agent.trainer.session import Session, SiloContext, open_session
@@ -281,6 +282,7 @@ async def serve(home: SiloHome, isolation: Isolation, drain: float = DRAIN_SECON
         tasks=home.tasks,
         ledger=Ledger(home.ledger, home.ledger_witness, clock),
         bits=SecureBits(),
+        patients=PatientRecord(home.patients),
     )
     consent = Consent(home.settings_file, ApprovalRecord(home.approvals), clock)
     servicer = TrainerServicer(home, silo_context, isolation, consent)

@@ -287,6 +287,9 @@ def _limit(settings: PrivacySettings) -> tuple[str, ...]:
 
 
 def _fingerprint(settings: PrivacySettings, patient_column: str | None) -> str:
-    explained = {"privacy": settings.model_dump(mode="json"), "patient_id": patient_column}
+    # Pages signed before this setting existed keep their fingerprint.
+    unset = set() if settings.same_patients_as else {"same_patients_as"}
+    privacy = settings.model_dump(mode="json", exclude=unset)
+    explained = {"privacy": privacy, "patient_id": patient_column}
     text = json.dumps(explained, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()

@@ -31,6 +31,8 @@ class LedgerIndex:
         self.ballots = 0
         """Ballots of every kind that left: paid, repeated, abstaining, written off."""
         self.abandoned_heads: set[Head] = set()
+        self.charged: dict[str, int] = {}
+        """Data sets that something was charged to, with the most hashes of patients that an entry speaks of."""
         self._of_ballot: dict[tuple[str, int, str], list[Entry]] = {}
         self.accounts = Accounts()
         self._bases: set[str] = set()
@@ -60,6 +62,9 @@ class LedgerIndex:
             self._of_ballot.setdefault(_ballot(release), []).append(entry)
         if release.kind is Kind.BALLOT:
             self._cast.add((release.task_digest, release.ballot_digest))
+        if release.costs:
+            known = self.charged.get(release.dataset, 0)
+            self.charged[release.dataset] = max(known, release.patients_kept)
         self._bases.update(release.pays_for)
         self.accounts.add(release)
 

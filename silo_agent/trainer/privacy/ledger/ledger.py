@@ -44,6 +44,7 @@ class Ledger:
         self._witness = Witness(witness_path)
         self._clock = clock
         self._index = LedgerIndex()
+        self._patients: dict[str, int] = {}
         self._lock = threading.RLock()
 
     # -- what is on the books ---------------------------------------------------------------------------
@@ -83,6 +84,22 @@ class Ledger:
         """ε at `delta` of everything released from a data set, or by one task from it; see `Account.total`."""
         with self._lock:
             return self._current().accounts.account(dataset, task_digest).total(delta).epsilon
+
+    def charged(self) -> dict[str, int]:
+        """Data sets that something was charged to, with how many hashes of their patients were on record."""
+        with self._lock:
+            return dict(self._current().charged)
+
+    def together(self, dataset: str, other: str) -> bool:
+        """True if two data sets are charged to one budget."""
+        with self._lock:
+            accounts = self._current().accounts
+            return accounts.owner(dataset) == accounts.owner(other)
+
+    def note_patients(self, dataset: str, kept: int) -> None:
+        """From now on entries of a data set say that so many hashes of its patients are on record."""
+        with self._lock:
+            self._patients[dataset] = kept
 
     def paid(self, task_digest: str, round_number: int, ballot_digest: str) -> bool:
         """True if this very ballot of round `round_number` is on the books and may be handed out."""
@@ -130,6 +147,34 @@ class Ledger:
         the ballot that was kept, not one drawn anew. Overspent if the budget does not allow it; ValueError for
         a release that claims to be free and is not.
         """
+        return self._booked(
+            lambda transaction, index: (
+                self._added(transaction, index, release, budget)
+                if (held := index.find(release)) is None
+                else held.link
+            )
+        )
+
+    def declare_same_patients(
+        self, dataset: str, other: str, reason: str, unit: Unit, delta: float
+    ) -> None:
+        """Charges two data sets together from here on, for the reason that silo.yaml gives; once and for good."""
+        if self.together(dataset, other):
+            return
+        release = Release(
+            kind=Kind.SAME_PATIENTS,
+            dataset=dataset,
+            same_as=other,
+            reason=reason,
+            by="silo.yaml",
+            unit=unit,
+            delta=delta,
+            ballots=0,
+        )
+        self._booked(lambda transaction, index: self._append(transaction, index, release))
+
+    def _booked(self, add: Callable[[LedgerTransaction, LedgerIndex], Link]) -> Link:
+        """What `add` puts on the books, within one transaction, and the witness told of it."""
         with self._lock:
             if not self._file.exists:
                 # An empty one must not take the place of one that is lost.
@@ -141,10 +186,7 @@ class Ledger:
                 self._check_witness(index, seen)
                 if seen is None:
                     self._write_first_witness()
-                held = index.find(release)
-                link = (
-                    self._added(transaction, index, release, budget) if held is None else held.link
-                )
+                link = add(transaction, index)
             self._update_witness(link)
             return link
 
@@ -214,7 +256,8 @@ class Ledger:
 
     def _append(self, transaction: LedgerTransaction, index: LedgerIndex, release: Release) -> Link:
         now = self._clock().isoformat(timespec="milliseconds")
-        entry = release.model_copy(update={"at": now}).model_dump(mode="json")
+        stamp = {"at": now, "patients_kept": self._patients.get(release.dataset, 0)}
+        entry = release.model_copy(update=stamp).model_dump(mode="json")
         link = append(index.head, entry)
         transaction.write(link)
         crash_point("ballot-paying")

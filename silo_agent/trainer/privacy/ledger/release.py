@@ -78,6 +78,8 @@ class Release(BaseModel):
     """Who wrote it off, or said that the patients are the same."""
     same_as: str = ""
     """The other data set of the same patients."""
+    patients_kept: Count = 0
+    """Hashes on record for the data set's patients when this was booked; 0 if none were kept."""
     ballots: Count = 1
     """Ballots that left with this entry; any number for a write-off."""
     lost: Head | None = None

@@ -64,6 +64,7 @@ class ReportRow:
             "pays_for": list(release.pays_for),
             "plan": [event.model_dump(mode="json") for event in release.plan],
             "same_as": release.same_as,
+            "patients_kept": release.patients_kept,
             "sensitivity": release.sensitivity and release.sensitivity.value,
             "estimate": ESTIMATE if release.estimate else "",
             "worst_case_epsilon": None if worst is None else _number(worst),

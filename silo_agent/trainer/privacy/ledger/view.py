@@ -31,7 +31,8 @@ def print_report(report: Report, older: int) -> None:
 def _release(row: ReportRow) -> dict[str, object]:
     release = row.release
     worst = release.worst_case_epsilon
-    what = [release.kind.value.replace("_", "-"), release.by, release.reason]
+    kind = release.kind.value.replace("_", "-")
+    what = [f"{kind} as {release.same_as}" if release.same_as else kind, release.by, release.reason]
     notes = [
         release.mechanism or "",
         row.parameters,
