@@ -81,7 +81,7 @@ LIMIT, DELTA = 1.5, 0.05
 
 def test_composed_distributions_do_not_stop_an_analyst_who_looks_at_the_answers() -> None:
     reached = _worst_delta(MENU, LIMIT, lambda events: accounting.epsilon(events, DELTA))
-    assert reached > DELTA * 1.001
+    assert reached > 1.3 * DELTA
 
 
 @pytest.mark.parametrize(
