@@ -565,6 +565,24 @@ LEDGER_UNUSABLE = _fault(
     "This hospital's privacy ledger cannot be used: {path}: {why}.",
     "Nothing is released until it can be written: check the disk, and that the account that runs the trainer owns the file.",
 )
+PATIENTS_CHARGED_ELSEWHERE = _fault(
+    "PATIENTS_CHARGED_ELSEWHERE",
+    _S.FAILED_PRECONDITION,
+    "Patients of this hospital's data set were charged under another name.",
+    "Nothing is released: `consilium agent check` at the hospital says under which; put the old name back, or write the reason under privacy.same_patients_as in silo.yaml and restart the trainer: both are then charged together.",
+)
+PATIENT_RECORD_LOST = _fault(
+    "PATIENT_RECORD_LOST",
+    _S.DATA_LOSS,
+    "This hospital's record of whose data were released from lacks a data set.",
+    "Nothing is released: put back the newest trainer/patients.db, or name the data set under privacy.same_patients_as in silo.yaml (`consilium agent check` says which) and restart the trainer.",
+)
+PATIENT_RECORD_UNUSABLE = _fault(
+    "PATIENT_RECORD_UNUSABLE",
+    _S.UNAVAILABLE,
+    "This hospital's record of whose data were released from cannot be used: {why}.",
+    "Nothing is released until it can be written: check the disk, and that the account that runs the trainer owns trainer/patients.db.",
+)
 BUDGET_EXCEEDED = _fault(
     "BUDGET_EXCEEDED",
     _S.RESOURCE_EXHAUSTED,

@@ -84,6 +84,11 @@ class SiloHome:
         return self.trainer / "ledger.db"
 
     @property
+    def patients(self) -> Path:
+        """Salted hashes of the patients that releases were charged for, by data set. Private side only."""
+        return self.trainer / "patients.db"
+
+    @property
     def ledger_witness(self) -> Path:
         """The ledger's last known entry; on another volume than the ledger, if there is one."""
         return self.root / "witness" / "ledger.json"

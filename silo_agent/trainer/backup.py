@@ -22,13 +22,13 @@ class Part(StrEnum):
     """What is copied into one file."""
 
     TRAINER = "trainer"
-    """Ledger, approvals, ballots, models."""
+    """Ledger, record of patients, approvals, ballots, models."""
     WITNESS = "witness"
     """Where the ledger is known to have ended."""
 
 
 def back_up_part(home: SiloHome, part: Part, out: IO[bytes]) -> None:
-    """Writes a part of the private side. The ledger is copied last, so that it knows every ballot beside it.
+    """Writes a part of the private side. The ledger is copied after the ballots, so that it knows them all.
 
     ConfigurationError if something cannot be read, or was replaced at that very moment.
     """
@@ -38,11 +38,18 @@ def back_up_part(home: SiloHome, part: Part, out: IO[bytes]) -> None:
     with _as_configuration_error(f"{folder} cannot be copied"), temporary_folder(folder) as place:
         # What begins with a dot is half of a file; public files can be had again.
         left_out = shutil.ignore_patterns(
-            ".*", home.trainer_lock.name, home.public_copies.name, f"{home.ledger.name}*"
+            ".*",
+            home.trainer_lock.name,
+            home.public_copies.name,
+            f"{home.ledger.name}*",
+            f"{home.patients.name}*",
         )
         shutil.copytree(folder, place, ignore=left_out, dirs_exist_ok=True)
-        if part is Part.TRAINER and home.ledger.exists():
-            _copy_ledger(home.ledger, place / home.ledger.name)
+        if part is Part.TRAINER:
+            # Patients are kept before they are charged, so their record comes after the ledger.
+            for database in (home.ledger, home.patients):
+                if database.exists():
+                    _copy_database(database, place / database.name)
         pack(place, out, part)
 
 
@@ -83,7 +90,7 @@ def _as_configuration_error(what: str) -> Iterator[None]:
         raise ConfigurationError(f"{what}: {why}.", "Try again.") from error
 
 
-def _copy_ledger(live: Path, copy: Path) -> None:
+def _copy_database(live: Path, copy: Path) -> None:
     source = sqlite3.connect(f"{live.resolve().as_uri()}?mode=ro", uri=True)
     with closing(source), closing(sqlite3.connect(copy)) as copied:
         source.backup(copied)

@@ -24,9 +24,16 @@ from silo_agent.trainer.isolation import Isolation, Mode
 from silo_agent.trainer.models.catalogue import build, reads
 from silo_agent.trainer.models.gpu import cuda_devices
 from silo_agent.trainer.privacy.ledger.ledger import Ledger
+from silo_agent.trainer.privacy.ledger.patients import Marks, PatientRecord
+from silo_agent.trainer.privacy.ledger.same_patients import compare
 from silo_agent.trainer.public_copies import PublicCopies
 from silo_agent.trainer.settings import SiloSettings, read_settings
-from wire.errors import ConsiliumError
+from wire.errors import (
+    PATIENT_RECORD_LOST,
+    PATIENTS_CHARGED_ELSEWHERE,
+    ConsiliumError,
+    Refusal,
+)
 from wire.public_content import inspect
 from wire.runtime.files import lock_holder
 from wire.task.definition import TaskDefinition
@@ -86,6 +93,7 @@ class TrainerChecks:
         yield from run_in_order(settled, blocked=blocked)
         needing_data: list[tuple[str, Check]] = [
             ("private data", self._load),
+            ("patients", self._patients),
             ("learner", self._build),
             ("data schema", self._fit),
         ]
@@ -135,6 +143,34 @@ class TrainerChecks:
         self._private = load_private(data, self._home.settings_file.parent)
         unit = "patient" if data.patient_id else "row"
         return ok("private data", f"{self._private.rows} rows; the unit of privacy is the {unit}.")
+
+    def _patients(self) -> Finding:
+        """Whether they were charged under another name; under which, and how many, is for the hospital's screen."""
+        self.details.clear()
+        privacy = self._settings.privacy
+        ledger = Ledger(self._home.ledger, self._home.ledger_witness, lambda: datetime.now(UTC))
+        found = compare(
+            privacy, Marks.of(self._private), ledger, PatientRecord(self._home.patients)
+        )
+        self.details += [
+            f"data set {name}: {count} of these patients (or rows)"
+            for name, count in found.shared.items()
+        ]
+        self.details += [f"data set {name}: its patients are not on record" for name in found.lost]
+        for clause, fault in (
+            (found.shared, PATIENTS_CHARGED_ELSEWHERE),
+            (found.lost, PATIENT_RECORD_LOST),
+        ):
+            if clause:
+                refusal = Refusal(fault)
+                return failed("patients", refusal.sentence, refusal.hint)
+        if found.unrecorded:
+            return warning(
+                "patients",
+                "An earlier version charged other data sets and did not record whose they were.",
+                "`consilium agent ledger` lists them; name those with the same patients under privacy.same_patients_as.",
+            )
+        return ok("patients", "None was charged under another name.")
 
     def _build(self) -> Finding:
         features, settings = self._private.features, self._settings

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pydantic import JsonValue, TypeAdapter
 
 from silo_agent.trainer.kept_ballots import BallotRecord, KeptBallot, KeptBallots
-from silo_agent.trainer.privacy.budget import Budget, Exceeded
+from silo_agent.trainer.privacy.budget import Budget, Exceeded, payable
 from silo_agent.trainer.privacy.ledger.ledger import Ledger, Overspent
 from silo_agent.trainer.privacy.ledger.release import Kind, Release
 from silo_agent.trainer.privacy.mechanisms.protocol import (
@@ -179,8 +179,16 @@ class BallotReleaser:
             self.definition.digest,
             _added(offer.events, unpaid),
             self.budget,
+            self._planned(offer),
         )
         return _Price(offer, unpaid) if exceeded is None else exceeded
+
+    def _planned(self, offer: Offer) -> tuple[Event, ...]:
+        """All that the task will release by this offer, as far as its own budget pays for it."""
+        most = self.mechanism.paid_rounds if offer.events else 1
+        settings = self.settings
+        paid = payable(offer.whole_task, most, settings.epsilon, settings.delta)
+        return offer.whole_task(max(1, paid))
 
     def _repetition(self, round_number: int) -> KeptBallot | None:
         """The last ballot bought, once the mechanism buys no more; None while it does."""
@@ -194,7 +202,13 @@ class BallotReleaser:
         kept = self._ballots.get(bought[-1].round)
         if kept is None:
             return None
-        free = {"round": round_number, "kind": Kind.REPETITION, "events": (Free(),), "pays_for": ()}
+        free = {
+            "round": round_number,
+            "kind": Kind.REPETITION,
+            "events": (Free(),),
+            "plan": (),
+            "pays_for": (),
+        }
         release = kept.record.release.model_copy(update=free)
         update = {"release": release, "anew": (), "once": {}, "made_with": self.made_with}
         return KeptBallot(kept.data, kept.record.model_copy(update=update))
@@ -227,6 +241,7 @@ class BallotReleaser:
             ballot_digest=digest(data),
             mechanism=self.mechanism.name,
             events=_added(offer.events, unpaid),
+            plan=self._planned(offer) if kind is Kind.BALLOT else (),
             made_from=tuple(part.basis for part in offer.once),
             pays_for=tuple(unpaid),
             parameters=_JSON.validate_python(dict(offer.parameters)),

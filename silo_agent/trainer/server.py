@@ -20,6 +20,7 @@ from silo_agent.trainer.isolation import Isolation
 from silo_agent.trainer.models.extractors import load
 from silo_agent.trainer.models.extractors.protocol import Extractor
 from silo_agent.trainer.privacy.ledger.ledger import Ledger
+from silo_agent.trainer.privacy.ledger.patients import PatientRecord
 from silo_agent.trainer.privacy_totals import privacy_totals
 from silo_agent.trainer.public_copies import PublicCopies
 from silo_agent.trainer.release import PaidBallot
@@ -309,6 +310,7 @@ async def serve(home: SiloHome, isolation: Isolation, drain: float = DRAIN_SECON
         tasks=home.tasks,
         ledger=Ledger(home.ledger, home.ledger_witness, clock),
         bits=SecureBits(),
+        patients=PatientRecord(home.patients),
     )
     running = RunningSettings(settings, home.settings_file)
     record = ApprovalRecord(home.approvals)

@@ -22,6 +22,8 @@ from silo_agent.trainer.models.extractors.loading import StoredExtractor
 from silo_agent.trainer.models.extractors.protocol import Extractor
 from silo_agent.trainer.models.protocol import AnyLearner, Features, Labelled
 from silo_agent.trainer.privacy.ledger.ledger import Ledger
+from silo_agent.trainer.privacy.ledger.patients import Marks, PatientRecord
+from silo_agent.trainer.privacy.ledger.same_patients import admit
 from silo_agent.trainer.privacy.mechanisms.protocol import Extracted, Scope, SiloRound
 from silo_agent.trainer.release import BallotReleaser, PaidBallot
 from silo_agent.trainer.settings import SiloSettings, TrainingSettings
@@ -124,6 +126,8 @@ class SiloContext:
     tasks: Path
     ledger: Ledger
     bits: Bits
+    patients: PatientRecord | None = None
+    """Whose data were released from; None where no one keeps such a record."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +148,7 @@ class SessionInputs:
     private: Labelled = field(repr=False)
     public: Features = field(repr=False)
     patients: NDArray[np.int64] = field(repr=False)
-    """(n,) whose row it is, counted from 0."""
+    """(n,) whose row it is: a number for each patient."""
     unit: Unit
     storage: TaskStorage
     silo: str = ""
@@ -176,6 +180,9 @@ def open_session(
     misfits = check(private, schema, definition.labels, known=known, reads=read)
     if any(misfit.fatal for misfit in misfits):
         return None, misfits
+    if silo_context.patients is not None:
+        marks, books = Marks.of(private), silo_context.ledger
+        admit(settings.privacy, marks, settings.unit, books, silo_context.patients)
     encoder = Encoder.from_public(schema, public_file)
     ready = prepare(private, schema, definition.labels)
     folder = TaskFolder(silo_context.tasks, definition.digest)
@@ -240,7 +247,6 @@ def assemble(inputs: SessionInputs) -> Session:
             training=_training(inputs, method, extracted),
             patients=inputs.patients,
             folder=storage.folder,
-            units=int(inputs.patients.max(initial=-1)) + 1,
             consensus_share=settings.consensus_share,
             warm_start=inputs.warm_start,
         ),

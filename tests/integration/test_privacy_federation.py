@@ -167,3 +167,35 @@ def test_a_silo_yaml_that_leaves_the_noise_open_is_told_at_once(tmp_path: Path) 
     (tmp_path / "silo.yaml").write_text(yaml.safe_dump(settings))
     told = consilium("agent", "check", "--home", tmp_path, status=1)
     assert "mechanism none has no ε" in told.out + told.err
+
+
+def test_the_same_patients_under_a_new_name_release_nothing_until_a_person_says_why(
+    live: Federation,
+) -> None:
+    west = live.silos["west"]
+
+    def restarted(**privacy: object) -> None:
+        settings = yaml.safe_load(west.home.settings_file.read_text())
+        settings["privacy"] |= privacy
+        west.home.settings_file.write_text(yaml.safe_dump(settings))
+        west.agent.end()
+        live.run(west)
+
+    restarted(dataset="renamed")
+    live.start("renamed", encoding="index", silos=["north", "west"])
+    delayed = west.agent.until("task_delayed", task="renamed")
+    assert delayed["code"] == "PATIENTS_CHARGED_ELSEWHERE"
+    assert "private" not in delayed["sentence"]
+    live.until_voted("renamed", "north")
+    assert not ballots(west, "renamed")
+    told = consilium("agent", "check", "--home", west.home.root, status=1)
+    assert "data set private: 60 of these patients" in told.out + told.err
+
+    restarted(same_patients_as={"private": "a new register, the same cohort"})
+    live.until_finished("renamed")
+    books = ledger(west)
+    assert len(ballots(west, "renamed")) == 3
+    assert books.spent("renamed", 1e-5) == books.spent("private", 1e-5)
+    assert books.spent("renamed", 1e-5) > books.spent(
+        "renamed", 1e-5, releases(west, "renamed")[0].task_digest
+    )

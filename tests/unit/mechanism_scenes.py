@@ -55,6 +55,7 @@ def a_silo(
     *,
     without: Callable[[int], Labels] | None = None,
     kept: Kept | None = None,
+    units: int = 4,
 ) -> SiloRound:
     """A silo whose learner says just this."""
     said = np.array(tuple(labels), dtype=np.int64)
@@ -66,8 +67,8 @@ def a_silo(
         raise AssertionError("no learner is needed")
 
     return SiloRound(
-        private=Labelled(np.zeros((4, 1)), np.zeros(4, dtype=np.int64)),
-        patients=np.arange(4),
+        private=Labelled(np.zeros((units, 1)), np.zeros(units, dtype=np.int64)),
+        patients=np.arange(units),
         public=np.zeros((len(said), 1)),
         classes=2,
         round_number=1,

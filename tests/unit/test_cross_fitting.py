@@ -94,9 +94,7 @@ class Silo:
 def learning(folder: Path, make: Callable[[int], Any], cross_fit: int = 3, silo: str = "a") -> Silo:
     definition = a_task(cross_fit)
     kept = TaskFolder(folder, definition.digest)
-    return Silo(
-        FedCT(definition, silo), LocalLearner(co_training(make), np.arange(6), kept, units=6)
-    )
+    return Silo(FedCT(definition, silo), LocalLearner(co_training(make), np.arange(6), kept))
 
 
 # -- folds ------------------------------------------------------------------------------------------

@@ -76,15 +76,19 @@ def scripted_share(missed: dict[int, range]) -> float:
 
     class Scripted:
         def fit(self, X: np.ndarray, y: np.ndarray) -> Scripted:
-            self.missed = missed.get(len(X) - 96, range(120))
+            self.missed = missed.get(np.count_nonzero(X[:, 0] == 0), range(120))
             return self
 
         def predict(self, X: np.ndarray) -> np.ndarray:
-            return np.isin(X[:, 0], list(self.missed)).astype(np.int64)
+            return np.isin(X[:, 0] - 1, list(self.missed)).astype(np.int64)
 
-    numbered = Labelled(np.arange(120.0)[:, None], np.zeros(120, dtype=np.int64))
+    numbered = Labelled(np.arange(1.0, 121.0)[:, None], np.zeros(120, dtype=np.int64))
     scripted = CoTraining(numbered, np.zeros((600, 1)), lambda _: Scripted(), 1, 7)
     return best_share(scripted, np.arange(120), 2, np.zeros(600, dtype=np.int64))
+
+
+def test_one_patient_cannot_be_validated_and_the_whole_consensus_is_taken() -> None:
+    assert best_share(training(), np.zeros(120, dtype=np.int64), 2, RUBBISH) == 1.0
 
 
 def test_rows_of_a_patient_are_left_out_together() -> None:

@@ -63,7 +63,8 @@ class Sums:
         self, data: Labelled, chosen: Integers, present: npt.NDArray[np.bool_]
     ) -> Integers:
         rows = torch.from_numpy(data.features.astype(np.float32))
-        return self._gradients.total(rows, torch.from_numpy(data.labels), chosen, present)
+        labels, seats = torch.from_numpy(data.labels), np.arange(len(chosen)) % PLACES
+        return self._gradients.total(rows, labels, chosen, present, seats)
 
 
 def square(grains: Integers) -> int:
@@ -149,13 +150,39 @@ def test_a_patients_contribution_is_the_same_to_the_last_grain_whoever_else_is_t
 
 def test_a_patient_always_has_the_same_place_in_a_batch_of_one_size() -> None:
     present = np.random.default_rng(0).random(500) < 0.3
-    batches = sgd._batches(present)
+    seats = np.random.default_rng(1).integers(0, PLACES, 500)
+    batches = sgd._batches(present, seats)
     assert batches.shape[1] == PLACES
     places = np.nonzero(batches >= 0)[1]
     units = batches[batches >= 0]
-    assert np.array_equal(places, units % PLACES)
+    assert np.array_equal(places, seats[units])
     assert np.array_equal(np.sort(units), np.flatnonzero(present))
-    assert len(sgd._batches(np.zeros(500, dtype=np.bool_))) == 0
+    assert len(sgd._batches(np.zeros(500, dtype=np.bool_), seats)) == 0
+
+
+def test_training_seats_a_patient_by_number_wherever_the_file_has_the_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    data, patients = table(90), np.random.default_rng(0).integers(0, 2**62, 90)
+    seen: list[dict[int, int]] = []
+
+    def noted(
+        _: object, rows: object, labels: object, chosen: Integers, *rest: Integers
+    ) -> Integers:
+        seen[-1].update(zip(current[chosen].tolist(), rest[1].tolist(), strict=True))
+        raise InterruptedError
+
+    monkeypatch.setattr(ClippedGradients, "total", noted)
+    order = np.random.default_rng(1).permutation(90)
+    for kept in (np.arange(90), order, order[1:], order[45:]):
+        seen.append({})
+        current = patients[kept]
+        with pytest.raises(InterruptedError):
+            trainer(4.0, 90, 1).train(data[kept], current, data.features, 2, SeededBits(1))
+    everyone = seen[0]
+    assert len(everyone) == 90
+    assert all(seats.items() <= everyone.items() for seats in seen)
+    assert [len(seats) for seats in seen] == [90, 90, 89, 45]
 
 
 def test_gradients_are_clipped_to_norm_one_and_cut_towards_zero() -> None:

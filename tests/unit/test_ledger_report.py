@@ -15,7 +15,8 @@ from typer.testing import CliRunner
 
 from silo_agent.shared.home import SiloHome
 from silo_agent.trainer.cli.ledger import ledger as app
-from silo_agent.trainer.privacy.budget import Budget
+from silo_agent.trainer.privacy import budget as budget_module
+from silo_agent.trainer.privacy.budget import Accounting, Budget
 from silo_agent.trainer.privacy.ledger import running_totals as running_module
 from silo_agent.trainer.privacy.ledger.release import Kind
 from silo_agent.trainer.privacy.ledger.report import ESTIMATE, Report, examine
@@ -24,6 +25,7 @@ from wire.errors import LEDGER_ROLLED_BACK, ConfigurationError, Refusal
 from wire.privacy.accounting import epsilon
 from wire.privacy.declaration import Unit
 from wire.privacy.events import Gaussian, Pure, Unprotected
+from wire.privacy.privacy_filter import epsilon as adaptive_epsilon
 from wire.runtime.terminal import console
 
 pytestmark = pytest.mark.slow
@@ -79,8 +81,8 @@ def test_each_entry_shows_what_its_task_and_its_data_set_had_spent_by_then(tmp_p
     for place, line in enumerate(lines):
         assert line.task is not None
         assert line.task.epsilon == pytest.approx(epsilon([NOISE] * of_task[place], 1e-5))
-        together = epsilon([NOISE] * (place // 2 + 1), 1e-5)
-        assert line.dataset.epsilon == pytest.approx(together)
+        count = epsilon if place < 4 else adaptive_epsilon
+        assert line.dataset.epsilon == pytest.approx(count([NOISE] * (place // 2 + 1), 1e-5))
         assert not line.dataset.at_most
 
 
@@ -129,10 +131,11 @@ def test_a_long_ledger_is_summed_up_with_bounded_work_and_never_too_low(
         evaluated.append(0)
         return math.fsum(event.epsilon * times for event, times in spending.items())
 
-    monkeypatch.setattr(running_module, "cost", counted)
+    monkeypatch.setattr(budget_module, "cost", counted)
+    monkeypatch.setattr(budget_module, "filter_cost", counted)
     monkeypatch.setattr(running_module, "_MOST", 10)
     lines = reported(tmp_path).rows
-    assert len(evaluated) <= 2 * 10
+    assert len(evaluated) <= 2 * 10 + 2
     for place, line in enumerate(lines, start=1):
         exact = 0.25 * place
         assert line.dataset.epsilon >= exact
@@ -141,7 +144,7 @@ def test_a_long_ledger_is_summed_up_with_bounded_work_and_never_too_low(
     assert not lines[-1].dataset.at_most
     evaluated.clear()
     assert len(reported(tmp_path, last=3).rows) == 3
-    assert len(evaluated) == 2 * 3
+    assert len(evaluated) == 2 * 3 + 2
 
 
 def test_a_total_holds_for_a_row_once_a_release_protected_rows_only(tmp_path: Path) -> None:
@@ -155,6 +158,24 @@ def test_a_total_holds_for_a_row_once_a_release_protected_rows_only(tmp_path: Pa
     (sentence,) = report.sentences()
     assert "of any one row" in sentence
     assert "1 of 2 paid entries protect single rows only" in sentence
+
+
+def test_the_report_says_which_of_the_two_numbers_it_shows_and_why(tmp_path: Path) -> None:
+    ledger = opened(tmp_path)
+    plan = (NOISE, NOISE)
+    ledger.spend(ballot(1, events=(NOISE,), plan=plan), NO_LIMIT)
+    ledger.spend(ballot(2, events=(NOISE,), plan=plan), NO_LIMIT)
+    (total,) = reported(tmp_path).datasets
+    assert total.accounting is Accounting.FIXED
+    assert "all of it was planned before the first release" in reported(tmp_path).sentences()[0]
+    ledger.spend(ballot(3, events=(NOISE,), plan=plan, task_digest=OTHER), NO_LIMIT)
+    report = reported(tmp_path)
+    assert report.datasets[0].accounting is Accounting.ADAPTIVE
+    assert report.datasets[0].as_json()["accounting"] == "privacy filter"
+    assert [task.accounting for task in report.tasks] == [Accounting.FIXED] * 2
+    assert "chosen in sight of earlier ones, so a privacy filter counts" in report.sentences()[0]
+    shown = run(tmp_path)
+    assert "privacy filter" in shown.output
 
 
 def test_abstaining_says_nothing_about_anyone(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ from silo_agent.trainer.privacy.settings import RandomizedResponseSettings
 from wire.ballot import Encoding, unpack
 from wire.errors import ConfigurationError
 from wire.privacy.accounting import epsilon
-from wire.privacy.events import RandomizedResponse, Unprotected
+from wire.privacy.events import RandomizedResponse, UnaryResponse, Unprotected
 
 pytestmark = pytest.mark.slow
 
@@ -109,15 +109,43 @@ def test_k_ary_answers_are_priced_tightly_under_delta(rows: int) -> None:
     assert largest_delta(laws, rows, 0.99 * claimed) > 0.02
 
 
-def test_unary_answers_are_priced_tightly_where_their_buckets_are_whole() -> None:
-    # e^ε + 3 = 5 buckets: the event is then exactly what the row loses.
-    answers = response(Answer.UNARY, 2, math.log(2) + 1e-9)
-    laws = {labels: rows_together(_row_laws(answers), labels) for labels in every_ballot(3, 2)}
-    event = answers.event(3)
-    assert isinstance(event, RandomizedResponse)
-    assert event.buckets == 5
-    claimed = epsilon([event], 0.02)
-    assert largest_delta(laws, 3, claimed) <= 0.02 < largest_delta(laws, 3, 0.99 * claimed)
+@pytest.mark.parametrize("row_epsilon", [0.1, 0.4, 0.68, 0.69314, 0.95, 1.09, 1.7])
+@pytest.mark.parametrize(("rows", "classes"), [(1, 3), (2, 2), (3, 2)])
+@pytest.mark.parametrize("delta", [1e-5, 1e-3, 0.02, 0.1])
+def test_unary_answers_cost_their_exact_divergence_and_never_less(
+    row_epsilon: float, rows: int, classes: int, delta: float
+) -> None:
+    answers = response(Answer.UNARY, classes, row_epsilon)
+    laws = {
+        labels: rows_together(_row_laws(answers), labels) for labels in every_ballot(rows, classes)
+    }
+    claimed = epsilon([answers.event(rows)], delta)
+    assert largest_delta(laws, rows, claimed) <= delta
+    if claimed > 0.01:
+        assert largest_delta(laws, rows, 0.999 * claimed) > delta
+
+
+def test_an_abstention_in_unary_costs_less_than_another_label() -> None:
+    answers = response(Answer.UNARY, 3, 1.2)
+    laws = {labels: rows_together(_row_laws(answers), labels) for labels in every_ballot(1, 3)}
+    to_nothing = {labels: laws[labels] for labels in ((-1,), (0,))}
+    for cost in (0.2, 0.4, 0.8):
+        assert largest_delta(to_nothing, 1, cost) < largest_delta(laws, 1, cost)
+
+
+def test_many_unary_answers_cost_an_eighth_less_than_whole_buckets_did() -> None:
+    each, rows = math.log(1.98), 500
+    before = epsilon([RandomizedResponse(buckets=4, epsilon=each, count=rows)], 1e-5)
+    now = epsilon([UnaryResponse(epsilon=each, count=rows)], 1e-5)
+    assert 0.86 < now / before < 0.88
+
+
+def test_unary_answers_agree_with_buckets_where_these_are_whole() -> None:
+    # e^ε + 3 = 5 buckets lose exactly what a row of bits does.
+    for rows in (1, 7, 400):
+        bits = epsilon([UnaryResponse(epsilon=math.log(2), count=rows)], 1e-5)
+        buckets = epsilon([RandomizedResponse(buckets=5, epsilon=math.log(2), count=rows)], 1e-5)
+        assert bits == pytest.approx(buckets, abs=1e-6)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -61,7 +61,7 @@ def test_no_bound_exceeds_the_public_set_or_falls_to_nothing() -> None:
 
 def test_the_largest_change_among_the_tried_units_is_found() -> None:
     learner = LeftOut(30)
-    found = empirical(a_silo([0] * 30, without=learner), 12, 100, SeededBits(1))
+    found = empirical(a_silo([0] * 30, without=learner, units=12), 100, SeededBits(1))
     assert found.count == 11
     assert found.source is Sensitivity.EMPIRICAL
     assert sorted(learner.units) == list(range(12))
@@ -69,37 +69,39 @@ def test_the_largest_change_among_the_tried_units_is_found() -> None:
 
 def test_units_are_drawn_at_random_and_only_as_many_as_asked() -> None:
     first, second = LeftOut(30), LeftOut(30)
-    empirical(a_silo([0] * 30, without=first), 25, 5, SeededBits(1))
-    empirical(a_silo([0] * 30, without=second), 25, 5, SeededBits(2))
+    empirical(a_silo([0] * 30, without=first, units=25), 5, SeededBits(1))
+    empirical(a_silo([0] * 30, without=second, units=25), 5, SeededBits(2))
     assert len(set(first.units)) == len(set(second.units)) == 5
     assert first.units != second.units
 
 
 def test_a_change_of_nothing_is_taken_for_one() -> None:
     found = empirical(
-        a_silo([0] * 5, without=lambda unit: np.zeros(5, dtype=np.int64)), 8, 8, SeededBits(1)
+        a_silo([0] * 5, without=lambda unit: np.zeros(5, dtype=np.int64), units=8),
+        8,
+        SeededBits(1),
     )
     assert found.count == 1
 
 
 def test_an_estimate_is_made_once_a_task() -> None:
     kept, learner = Kept(), LeftOut(30)
-    first = empirical(a_silo([0] * 30, without=learner, kept=kept), 12, 4, SeededBits(1))
-    again = empirical(a_silo([1] * 30, kept=kept), 12, 4, SeededBits(2))
+    first = empirical(a_silo([0] * 30, without=learner, kept=kept, units=12), 4, SeededBits(1))
+    again = empirical(a_silo([1] * 30, kept=kept, units=12), 4, SeededBits(2))
     assert again == first
     assert len(learner.units) == 4
 
 
 def test_an_estimate_with_other_samples_is_made_anew() -> None:
     kept, learner = Kept(), LeftOut(30)
-    silo = a_silo([0] * 30, without=learner, kept=kept)
-    empirical(silo, 12, 4, SeededBits(1))
-    assert empirical(silo, 12, 12, SeededBits(1)).count == 11
+    silo = a_silo([0] * 30, without=learner, kept=kept, units=12)
+    empirical(silo, 4, SeededBits(1))
+    assert empirical(silo, 12, SeededBits(1)).count == 11
 
 
 def test_settings_choose_the_source() -> None:
     scope = a_scope(40, 2, units=6)
-    silo = a_silo([0] * 40, without=LeftOut(40))
+    silo = a_silo([0] * 40, without=LeftOut(40), units=6)
     bits = SeededBits(1)
     assert changed_rows(SensitivitySettings(), scope, silo, bits) == worst_case(40)
     bound = SensitivitySettings(source=Sensitivity.STABILITY_BOUND, stability=0.05, confidence=0.9)

@@ -351,3 +351,17 @@ def test_a_worst_case_declares_no_estimate() -> None:
     assert offer.sensitivity is Sensitivity.WORST_CASE
     assert offer.parameters["changed_rows"] == 30
     assert "worst_case_epsilon" not in offer.parameters
+
+
+@pytest.mark.parametrize("classes", [1, 2, 3])
+@pytest.mark.parametrize("delta", [1e-4, 0.02])
+def test_flipped_bits_cost_their_exact_divergence_and_never_less(
+    classes: int, delta: float
+) -> None:
+    flips = IndependentFlips(classes, 0.2)
+    laws = {
+        labels: rows_together(_flipped_rows(flips.flip, classes), labels)
+        for labels in every_ballot(2, classes)
+    }
+    claimed = epsilon([flips.event(2)], delta)
+    assert largest_delta(laws, 2, claimed) <= delta < largest_delta(laws, 2, 0.999 * claimed)

@@ -31,11 +31,12 @@ from wire.privacy.events import (
     Pure,
     RandomizedResponse,
     SampledGaussian,
+    UnaryResponse,
     Unprotected,
 )
 
 Distribution: TypeAlias = pld.PrivacyLossDistribution
-Noisy: TypeAlias = Gaussian | Laplace | RandomizedResponse | Pure | SampledGaussian
+Noisy: TypeAlias = Gaussian | Laplace | RandomizedResponse | UnaryResponse | Pure | SampledGaussian
 """The events that have a cost, and a finite one at some δ."""
 Numbers: TypeAlias = npt.NDArray[np.floating[Any]]
 
@@ -52,8 +53,10 @@ _ROUNDOFF: Final = 1e-12
 def epsilon(events: Iterable[Event], delta: float) -> float:
     """The least ε we can show for all events together at `delta`; ∞ if one of them has none.
 
-    At δ = 0 that is the sum of the parts, and ∞ as soon as there is Gaussian noise. Answers may depend on
-    earlier answers; which events there are and how much noise they have must not.
+    At δ = 0 that is the sum of the parts, and ∞ as soon as there is Gaussian noise. What is asked, and in which order,
+    may depend on earlier answers; which events there are and how much noise they have must not. (Each event is
+    post-processing of one draw from its own pair of distributions; the draws can all be made in advance.) Where
+    later events are chosen in sight of earlier answers, use `wire.privacy.privacy_filter`.
     """
     happened = tuple(events)
     if any(isinstance(event, Unprotected) for event in happened):
@@ -62,12 +65,12 @@ def epsilon(events: Iterable[Event], delta: float) -> float:
     parts = sorted(Counter(_merged(happened)).items(), key=lambda part: repr(part[0]))
     if not parts:
         return 0.0
-    basic = math.fsum(_pure(event) * times for event, times in parts)
+    basic = math.fsum(pure_epsilon(event) * times for event, times in parts)
     if delta <= 0:
         return basic
     first, _ = parts[0]
     if len(parts) == 1 and isinstance(first, Gaussian):
-        return _gaussian(first, delta)
+        return gaussian_epsilon(first, delta)
     return min(basic, _by_distribution(parts, delta))
 
 
@@ -116,7 +119,7 @@ def _merged(events: Iterable[Event]) -> Iterable[Noisy]:
         match event:
             case Gaussian():
                 precision += event.count * (event.sensitivity / event.scale) ** 2
-            case Laplace() | RandomizedResponse() | Pure() | SampledGaussian():
+            case Laplace() | RandomizedResponse() | UnaryResponse() | Pure() | SampledGaussian():
                 yield event
             case Free() | Unprotected():
                 pass
@@ -124,12 +127,12 @@ def _merged(events: Iterable[Event]) -> Iterable[Noisy]:
         yield Gaussian(sensitivity=1.0, scale=1 / math.sqrt(precision))
 
 
-def _pure(event: Noisy) -> float:
+def pure_epsilon(event: Noisy) -> float:
     """What an event costs at δ = 0."""
     match event:
         case Laplace():
             return event.count * event.sensitivity / event.scale
-        case RandomizedResponse() | Pure():
+        case RandomizedResponse() | UnaryResponse() | Pure():
             return event.count * event.epsilon
         case Gaussian() | SampledGaussian():
             return math.inf
@@ -145,8 +148,8 @@ def _spread(event: Noisy, times: int, delta: float) -> float:
         case SampledGaussian():
             ratio = 2 * event.clip / event.scale * math.sqrt(event.steps * times)
             return event.rate * ratio * reach + ratio * ratio * event.rate
-        case Laplace() | RandomizedResponse() | Pure():
-            each, count = _pure(event) / event.count, event.count * times
+        case Laplace() | RandomizedResponse() | UnaryResponse() | Pure():
+            each, count = pure_epsilon(event) / event.count, event.count * times
             return min(
                 count * each, count * each * math.tanh(each / 2) + reach * each * math.sqrt(count)
             )
@@ -171,10 +174,15 @@ def _distribution(event: Noisy, times: int, grain: float) -> Distribution:
             )
             return _coarser(_composed(single, event.count * times), grain)
         case RandomizedResponse():
-            return _responses(event.epsilon, event.buckets, event.count * times, grain)
+            chances = response_chances(event.epsilon, event.buckets)
+            return _responses(event.epsilon, chances, event.count * times, grain)
+        case UnaryResponse():
+            chances = unary_chances(event.epsilon)
+            return _responses(event.epsilon, chances, event.count * times, grain)
         case Pure():
             # Binary randomised response is the worst of all ε-private mechanisms under composition.
-            return _responses(event.epsilon, 2, event.count * times, grain)
+            chances = response_chances(event.epsilon, 2)
+            return _responses(event.epsilon, chances, event.count * times, grain)
         case SampledGaussian():
             single = pld.from_gaussian_mechanism(
                 event.scale,
@@ -186,34 +194,43 @@ def _distribution(event: Noisy, times: int, grain: float) -> Distribution:
             return _composed(single, event.steps * times)
 
 
-def _gaussian(event: Gaussian, delta: float) -> float:
+def gaussian_epsilon(event: Gaussian, delta: float) -> float:
     """Gaussian noise alone has a closed form; searched for to 10⁻¹², and rounded up."""
     sigma = event.scale / (event.sensitivity * math.sqrt(event.count))
     return float(get_epsilon_gaussian(sigma, delta, tol=1e-12)) * (1 + 1e-9) + 1e-9
 
 
-def _responses(each: float, buckets: int, count: int, grain: float) -> Distribution:
-    """`count` answers whose loss is ±each or, with a third bucket, 0.
+def response_chances(each: float, buckets: int) -> tuple[float, float]:
+    """(chance of losing nothing, chance of losing −each) of one randomised response."""
+    loss = math.exp(-each) / (1 + (buckets - 1) * math.exp(-each))
+    return (buckets - 2) * loss, loss
 
-    The number of answers that lost less than they could is exactly binomial (two buckets), or a sum of
+
+def unary_chances(each: float) -> tuple[float, float]:
+    """(chance of losing nothing, chance of losing −each) of one unary response whose label changes."""
+    return 0.5, 0.5 * math.exp(-each) / (1 + math.exp(-each))
+
+
+def _responses(each: float, chances: tuple[float, float], count: int, grain: float) -> Distribution:
+    """`count` answers whose loss is ±each or 0; `chances` are those of 0 and of −each.
+
+    The number of answers that lost less than they could is exactly binomial (none loses 0), or a sum of
     independent 0, 1, 2, whose characteristic function is known in closed form.
     """
-    gain = 1 / (1 + (buckets - 1) * math.exp(-each))
-    loss = gain * math.exp(-each)
-    nothing = (buckets - 2) * loss
+    nothing, loss = chances
     mean = nothing + 2 * loss
     reach = _bernstein(count * (nothing + 4 * loss - mean * mean))
     lowest = max(0, math.floor(count * mean - reach))
     highest = min(2 * count, math.ceil(count * mean + reach))
-    if buckets == 2:
+    if not nothing:
         missed = np.arange(lowest // 2, -(-highest // 2) + 1)
-        chances = stats.binom.pmf(missed, count, loss)
+        weights = stats.binom.pmf(missed, count, loss)
         losses = (count - 2 * missed) * each
     else:
         missed = np.arange(lowest, highest + 1)
-        chances = _sum_of_few(nothing, loss, count, missed)
+        weights = _sum_of_few(nothing, loss, count, missed)
         losses = (count - missed) * each
-    return Distribution(_on_grid(losses, chances, grain, _TAIL))
+    return Distribution(_on_grid(losses, weights, grain, _TAIL))
 
 
 def _bernstein(variance: float) -> float:

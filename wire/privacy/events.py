@@ -62,6 +62,19 @@ class RandomizedResponse(_Event):
     count: Count = 1
 
 
+class UnaryResponse(_Event):
+    """`count` rows of bits: the label's is one with probability ½, every other with 1/(e^epsilon + 1).
+
+    For two labels the loss is +ε, 0 or −ε with probability (1−q)/2, ½ and q/2; for a label and a row without one
+    it is less, since one of the two bits is then not seen.
+    """
+
+    kind: Literal["unary_response"] = "unary_response"
+    epsilon: Positive
+    """Of one row whose label changes."""
+    count: Count = 1
+
+
 class Pure(_Event):
     """`count` answers of which no more is known than that each is ε-differentially private."""
 
@@ -84,7 +97,14 @@ class SampledGaussian(_Event):
 
 
 Event = Annotated[
-    Free | Unprotected | Gaussian | Laplace | RandomizedResponse | Pure | SampledGaussian,
+    Free
+    | Unprotected
+    | Gaussian
+    | Laplace
+    | RandomizedResponse
+    | UnaryResponse
+    | Pure
+    | SampledGaussian,
     Field(discriminator="kind"),
 ]
 EVENTS: TypeAdapter[tuple[Event, ...]] = TypeAdapter(tuple[Event, ...])

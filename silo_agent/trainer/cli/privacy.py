@@ -1,4 +1,4 @@
-"""`consilium privacy`: what a budget would buy (plan), and what a silo.yaml promises (explain)."""
+"""`consilium privacy`: what a budget would buy (plan), what a silo.yaml promises (explain), what an ε means (odds)."""
 
 from __future__ import annotations
 
@@ -113,6 +113,25 @@ def plan(
         print_curve(steps, console)
     if plot is not None:
         console.print(f"Plot written to {plot}.")
+
+
+@privacy.command()
+def odds(
+    epsilon: Annotated[
+        list[float] | None,
+        typer.Option(help="As often as needed; default: 1, 4 and 8.", min=1e-6, max=700),
+    ] = None,
+    delta: Annotated[float, typer.Option(help="δ.", min=0, max=0.5)] = 1e-5,
+    as_json: JsonFlag = False,
+) -> None:
+    """Say what ε means: how far a suspicion about one patient can move, at most, except with probability δ."""
+    from silo_agent.trainer.explain.odds import Odds, as_markdown
+
+    lines = [Odds(value, delta) for value in epsilon or (1.0, 4.0, 8.0)]
+    if as_json:
+        print_json([line.cells() for line in lines])
+        return
+    typer.echo(as_markdown(lines))
 
 
 @privacy.command()

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from silo_agent.trainer.data.label_space import label_indices
 from silo_agent.trainer.data.private_data import PrivateData
+from silo_agent.trainer.data.unit_keys import unit_keys
 from silo_agent.trainer.models.protocol import Reads
 from wire.errors import ConfigurationError
 from wire.runtime.arrays import all_finite
@@ -51,7 +52,7 @@ class PrivateRows:
     """Rows that fit: features in the public set's stored form, class indices, and whose row each is.
 
     `features` is a record batch with the public columns in order, or an array (n, *row_shape); `labels` and
-    `patients` are int64 of shape (n,), patients counted from 0.
+    `patients` are int64 of shape (n,), patients as `unit_keys` numbers them.
     """
 
     features: pa.RecordBatch | NDArray[np.generic] = field(repr=False)
@@ -88,10 +89,9 @@ def prepare(private: PrivateData, schema: SetSchema, labels: Sequence[str]) -> P
     for misfit in check(private, schema, labels):
         if misfit.fatal:
             raise ConfigurationError(misfit.sentence, "Correct the private data or silo.yaml.")
-    patients = np.arange(private.rows, dtype=np.int64)
-    if private.patients is not None:
-        patients = private.patients.dictionary_encode().indices.to_numpy().astype(np.int64)
-    return PrivateRows(_stored(private, schema), label_indices(private.labels, labels), patients)
+    return PrivateRows(
+        _stored(private, schema), label_indices(private.labels, labels), unit_keys(private)
+    )
 
 
 def stored_rows(rows: Any, schema: SetSchema) -> pa.RecordBatch | NDArray[np.generic]:

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from silo_agent.trainer.methods.protocol import Method
+from silo_agent.trainer.privacy.budget import payable
 from silo_agent.trainer.privacy.mechanisms.catalogue import build
-from silo_agent.trainer.privacy.mechanisms.protocol import Offer, Scope, Sensitivity
+from silo_agent.trainer.privacy.mechanisms.protocol import Scope, Sensitivity
 from silo_agent.trainer.privacy.settings import (
     MechanismSettings,
     NoneSettings,
@@ -104,26 +105,10 @@ def costs_of(settings: PrivacySettings, patient_column: str | None, task: TaskFa
     offer = mechanism.offer(silo_without_data(task.shape))
     paid = mechanism.paid_rounds if offer.events else 1
     spent = epsilon(offer.whole_task(paid), settings.delta)
-    return Costs(spent, paid, _payable(offer, paid, settings))
+    return Costs(spent, paid, payable(offer.whole_task, paid, settings.epsilon, settings.delta))
 
 
 def _found_in_the_data(settings: MechanismSettings) -> bool:
     """True if what a ballot costs is estimated from the private rows, in the round itself."""
     source = settings.sensitivity.source if isinstance(settings, XorSettings) else None
     return source is Sensitivity.EMPIRICAL
-
-
-def _payable(offer: Offer, paid_rounds: int, settings: PrivacySettings) -> int:
-    """How many of the ballots to be paid for the budget of one task can pay for, by bisection."""
-    if settings.epsilon is None:
-        return paid_rounds
-    # A billionth more, as the ledger allows: noise is calibrated to the whole budget.
-    budget = settings.epsilon * (1 + 1e-9)
-    payable, beyond = 0, paid_rounds + 1
-    while beyond - payable > 1:
-        middle = (payable + beyond) // 2
-        if epsilon(offer.whole_task(middle), settings.delta) <= budget:
-            payable = middle
-        else:
-            beyond = middle
-    return payable

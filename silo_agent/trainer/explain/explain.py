@@ -210,7 +210,9 @@ def _lifetime(settings: PrivacySettings, epsilon: float | None) -> str:
             f"All tasks ever voted in with this data set together {word} at most "
             f"ε = {shown(settings.lifetime_epsilon)} at the same δ. What the ledger says was spent "
             "before counts: after a ballot without noise nothing more can be paid for, and where an entry is "
-            "marked as an estimate, the total is one."
+            "marked as an estimate, the total is one. Tasks are chosen in sight of earlier ones, so a privacy filter "
+            "decides, a number that allows for that; within one task, whose noise is fixed before its first "
+            "ballot, the smaller number of composed privacy loss distributions is shown."
         )
     # Of tasks nobody has named yet, only the budget is known.
     each = settings.epsilon if settings.epsilon is not None else epsilon
@@ -285,6 +287,9 @@ def _limit(settings: PrivacySettings) -> tuple[str, ...]:
 
 
 def _fingerprint(settings: PrivacySettings, patient_column: str | None) -> str:
-    explained = {"privacy": settings.model_dump(mode="json"), "patient_id": patient_column}
+    # Pages signed before this setting existed keep their fingerprint.
+    unset = set() if settings.same_patients_as else {"same_patients_as"}
+    privacy = settings.model_dump(mode="json", exclude=unset)
+    explained = {"privacy": privacy, "patient_id": patient_column}
     text = json.dumps(explained, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()

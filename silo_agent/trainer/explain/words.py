@@ -64,7 +64,7 @@ def meaning(epsilon: float, delta: float, seen: str) -> str:
     text = (
         "Think of someone who knows everyone else's record and wants to learn whether this one was X or Y. "
         f"Whatever they conclude from {seen}, the odds of X against Y shift by at most a factor "
-        f"e^ε ≈ {_factor(epsilon)}, except with probability at most δ = {number(delta)}. Put as a test: if "
+        f"e^ε ≈ {factor(epsilon)}, except with probability at most δ = {number(delta)}. Put as a test: if "
         f"they cry “X” in {_FALSE_ALARMS:.0%} of the cases in which it was Y, they do so in at most "
         f"{at_most(detected(epsilon, delta))} of the cases in which it was X."
     )
@@ -74,17 +74,18 @@ def meaning(epsilon: float, delta: float, seen: str) -> str:
 def over_the_years(epsilon: float, delta: float) -> str:
     """The same for the lifetime of a data set, in brief."""
     text = (
-        f"For all ballots ever made from the data set the factor is at most e^ε ≈ {_factor(epsilon)}, and the "
+        f"For all ballots ever made from the data set the factor is at most e^ε ≈ {factor(epsilon)}, and the "
         f"{_FALSE_ALARMS:.0%} become at most {at_most(detected(epsilon, delta))}."
     )
     return text + (_WEAK if epsilon > _STRONG_ENOUGH else "")
 
 
-def _factor(epsilon: float) -> str:
-    factor = math.exp(min(epsilon, 700.0))
-    if factor >= 10**6:
-        return f"{factor:.1e}"
-    return f"{factor:,.0f}" if factor >= 100 else f"{factor:.2g}"
+def factor(epsilon: float) -> str:
+    """e^ε for a person."""
+    value = math.exp(min(epsilon, 700.0))
+    if value >= 10**6:
+        return f"{value:.1e}"
+    return f"{value:,.0f}" if value >= 100 else f"{value:.2g}"
 
 
 def detected(epsilon: float, delta: float, false_alarms: float = _FALSE_ALARMS) -> float:

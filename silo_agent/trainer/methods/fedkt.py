@@ -26,8 +26,9 @@ from silo_agent.trainer.methods.protocol import (
     Method,
     SiloFacts,
 )
+from silo_agent.trainer.models.places import places
 from silo_agent.trainer.models.protocol import AnyLearner, Labelled, Labels
-from silo_agent.trainer.models.teachers import agreed, count_votes, fit_predict, round_robin
+from silo_agent.trainer.models.teachers import agreed, count_votes, fit_predict
 from silo_agent.trainer.privacy.mechanisms.catalogue import build
 from silo_agent.trainer.privacy.mechanisms.protocol import Mechanism, Scope
 from silo_agent.trainer.privacy.settings import PrivacySettings, TeacherVotesSettings
@@ -104,10 +105,9 @@ def student_labels(learner: LocalLearner, policy: FedktPolicy, classes: int) -> 
     )
 
 
-def draw_shards(units: int, teachers: int, seed: int, partition: int) -> Integers:
-    """(units,) the teacher of each patient; the numbers of patients differ by one at most."""
-    words = keyed_random_words(f"fedkt/deal/{seed}/{partition}", (units,))
-    return round_robin(np.argsort(words, kind="stable"), teachers)
+def draw_shards(patients: Integers, teachers: int, seed: int, partition: int) -> Integers:
+    """(n,) the teacher of each patient, drawn by seed and partition for each of them apart from all others."""
+    return places(patients, teachers, f"fedkt/deal/{seed}/{partition}")
 
 
 def majority(counts: Integers, seed: int, partition: int) -> Labels:
@@ -122,7 +122,7 @@ def majority(counts: Integers, seed: int, partition: int) -> Labels:
 def _student(learner: LocalLearner, teachers: int, classes: int, partition: int) -> Labels:
     training: CoTraining = learner.training
     public, seed = training.public, training.seed
-    shards = draw_shards(learner.units, teachers, seed, partition)[learner.patients]
+    shards = draw_shards(learner.patients, teachers, seed, partition)
     own, *others = range(first := round_seed(seed, partition), first + 1 + teachers)
     counts = count_votes(training.build, training.private, shards, public, classes, others)
     labelled = Labelled(public, majority(counts, seed, partition))

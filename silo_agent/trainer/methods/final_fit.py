@@ -16,13 +16,15 @@ import numpy as np
 import numpy.typing as npt
 
 from silo_agent.trainer.methods.co_training import Consensus, CoTraining
+from silo_agent.trainer.models.places import places
 from silo_agent.trainer.models.protocol import AnyLearner
 from wire.ballot import ABSTAIN
 
 SHARES: Final = (1.0, 0.3, 0.1, 0.0)
 FOLDS: Final = 5
 FEWEST: Final = 100
-"""Rows below which validation cannot tell harm of a few points from chance: the whole consensus is taken."""
+"""Rows below which validation cannot tell harm of a few points from chance: the whole consensus is taken.
+It is, too, where all patients fall into one fold, which can happen with very few of them."""
 CLEARLY: Final = 1.0
 """Standard errors of a paired difference: the one-standard-error rule."""
 
@@ -52,10 +54,11 @@ def best_share(
     consensus: Consensus,
 ) -> float:
     """The largest share of P under which rows left out of D are not labelled clearly worse than under the best."""
-    if len(training.private) < FEWEST:
+    folds = places(patients, FOLDS, f"final-fit/{training.seed}")
+    if len(training.private) < FEWEST or len(np.unique(folds)) < 2:
         return 1.0
     right = {
-        share: _right(training, patients, round_number, _thinned(consensus, share, training.seed))
+        share: _right(training, folds, round_number, _thinned(consensus, share, training.seed))
         for share in SHARES
     }
     best = max(SHARES, key=lambda share: int(right[share].sum()))
@@ -67,12 +70,9 @@ def best_share(
 
 
 def _right(
-    training: CoTraining, patients: npt.NDArray[np.int64], round_number: int, consensus: Consensus
+    training: CoTraining, folds: npt.NDArray[np.int64], round_number: int, consensus: Consensus
 ) -> npt.NDArray[np.bool_]:
-    """(n,) whether each row of D is labelled rightly by a learner that has not seen its patient."""
-    _, units = np.unique(patients, return_inverse=True)
-    drawn = np.random.default_rng(training.seed).permutation(int(units.max()) + 1)
-    folds = (drawn % FOLDS)[units]
+    """(n,) whether each row of D is labelled rightly by a learner that has not seen its fold, patients together."""
     right = np.zeros(len(folds), dtype=np.bool_)
     for fold in range(FOLDS):
         out = folds == fold

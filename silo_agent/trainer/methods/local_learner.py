@@ -32,11 +32,9 @@ class LocalLearner:
 
     training: CoTraining
     patients: NDArray[np.int64] = field(repr=False)
-    """(n,) whose row it is, counted from 0."""
+    """(n,) whose row it is."""
     folder: Folder | None = field(repr=False)
     """None keeps nothing: for what-if trainings."""
-    units: int
-    """Patients (or rows) the silo has, whether or not one of them is left out to see what changes."""
     consensus_share: float | None = None
     """How much of the consensus the final model learns from; None lets validation decide."""
     warm_start: WarmStart | None = None

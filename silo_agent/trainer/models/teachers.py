@@ -40,12 +40,15 @@ def count_votes(
 
 
 def fit_predict(learner: AnyLearner, labelled: Labelled, rows: Features, seed: int) -> Labels:
-    """(rows,) predictions after training on `labelled` without its rows of label -1; all -1 if training raises ValueError."""
+    """(rows,) predictions after training on `labelled` without its rows of label -1.
+
+    All -1 if there are no rows, or training raises ValueError.
+    """
+    lesson = labelled[labelled.labels != ABSTAIN]
     try:
-        return np.asarray(
-            fit_from_scratch(learner, labelled[labelled.labels != ABSTAIN], seed).predict(rows),
-            dtype=np.int64,
-        )
+        if not len(lesson):
+            raise ValueError("there is nothing to learn from")
+        return np.asarray(fit_from_scratch(learner, lesson, seed).predict(rows), dtype=np.int64)
     except ValueError:
         # Too few rows, or too few classes. Letting it out would tell the network side that something is
         # special about a patient.

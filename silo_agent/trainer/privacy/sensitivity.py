@@ -48,7 +48,7 @@ def stability_bound(rows: int, stability: float, confidence: float) -> ChangedRo
     return ChangedRows(min(rows, max(1, math.ceil(bound))), Sensitivity.STABILITY_BOUND)
 
 
-def empirical(silo: SiloRound, units: int, samples: int, bits: Bits) -> ChangedRows:
+def empirical(silo: SiloRound, samples: int, bits: Bits) -> ChangedRows:
     """The largest change among `samples` neighbours that lack one unit, at least 1; an estimate.
 
     Found in the first round that asks and kept: it is the same for the whole task, also after a crash.
@@ -59,7 +59,8 @@ def empirical(silo: SiloRound, units: int, samples: int, bits: Bits) -> ChangedR
         if found["samples"] == samples:
             return ChangedRows(found["changed_rows"], Sensitivity.EMPIRICAL)
     labels = silo.wanted_labels()
-    tried = permutation(units, bits)[:samples]
+    everyone = np.unique(silo.patients)
+    tried = everyone[permutation(len(everyone), bits)[:samples]]
     changes = (np.count_nonzero(silo.relabel_without(int(unit)) != labels) for unit in tried)
     changed = max((1, *map(int, changes)))
     silo.kept.put(_KEPT, json.dumps({"samples": samples, "changed_rows": changed}).encode())
@@ -77,6 +78,6 @@ def changed_rows(
                 raise ValueError("stability_bound needs a stability")
             return stability_bound(rows, settings.stability, settings.confidence)
         case Sensitivity.EMPIRICAL:
-            return empirical(silo, scope.units, settings.samples, bits)
+            return empirical(silo, settings.samples, bits)
         case Sensitivity.WORST_CASE | Sensitivity.BY_CONSTRUCTION:
             return worst_case(rows)

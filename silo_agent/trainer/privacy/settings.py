@@ -5,13 +5,24 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    model_validator,
+)
 
 from silo_agent.trainer.privacy.mechanisms.protocol import Sensitivity
 from wire.privacy.declaration import Declaration, MechanismName
 
 Epsilon = Annotated[float, Field(gt=0, le=10**6, allow_inf_nan=False)]
 Probability = Annotated[float, Field(gt=0, lt=1)]
+
+
+DatasetName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")]
+Reason = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=500)]
 
 
 class _Frozen(BaseModel):
@@ -150,8 +161,10 @@ class PrivacySettings(_Frozen):
     """For tasks that weight votes by how much a row looks like the silo's own."""
     lifetime_epsilon: Epsilon | None = None
     """Budget of the data set over all tasks, at the same δ."""
-    dataset: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")] = "private"
+    dataset: DatasetName = "private"
     """Under this name the ledger adds up what was spent; change it only when the patients are others."""
+    same_patients_as: dict[DatasetName, Reason] = Field(default_factory=dict)
+    """Other names under which some of these patients were charged, each with the reason; they share one budget."""
 
     @model_validator(mode="after")
     def _payable(self) -> Self:
@@ -166,6 +179,12 @@ class PrivacySettings(_Frozen):
             and self.epsilon > self.lifetime_epsilon
         ):
             raise ValueError("epsilon, the budget of one task, is larger than lifetime_epsilon")
+        return self
+
+    @model_validator(mode="after")
+    def _other_names(self) -> Self:
+        if self.dataset in self.same_patients_as:
+            raise ValueError("same_patients_as names the data set itself; name the other one")
         return self
 
     @property

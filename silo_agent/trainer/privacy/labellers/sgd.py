@@ -16,7 +16,9 @@ so it hides nothing; and of all sums with these marginals the comonotone one is 
 
 One patient's gradient must not depend on another's row, not even in its last bits, or the sum could move by more
 than 2. Matrix kernels may treat a row differently by its place and by the size of the batch, so batches have one
-fixed size and a patient always has the same place in them (`_batches`).
+fixed size and a patient always has the same place in them, by a hash of the patient's number (`_batches`): whoever
+else is there, and in whatever order the file has them. Coins and draws are made in secret for each patient apart, so
+which of them is whose does not matter.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ from opacus import GradSampleModule
 from torch import nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
+from silo_agent.trainer.models.places import places
 from silo_agent.trainer.models.protocol import Features, Labelled
 from silo_agent.trainer.models.torch_nets import convolutions, perceptron
 from silo_agent.trainer.privacy.labellers.one_row import one_row_each
@@ -175,11 +178,12 @@ class SgdTrainer:
             network = _network(row_shape, classes)
         gradients = ClippedGradients(network.to(device))
         weights = parameters_to_vector(network.parameters()).detach().cpu().double().numpy()
+        seats = places(np.unique(patients), PLACES, "dp-sgd")
         speed, mean, counted = np.zeros_like(weights), np.zeros_like(weights), 0
         for step in range(self.steps):
             chosen = one_row_each(patients, bits)[0]
             present = bernoulli(self.rate, len(chosen), bits)
-            total = gradients.total(rows, labels, chosen, present)
+            total = gradients.total(rows, labels, chosen, present, seats)
             noisy = total + gaussian(self.scale * GRAINS, len(total), bits)
             speed = MOMENTUM * speed + noisy / (GRAINS * self.rate * self.units)
             weights = weights - self.learning_rate * (1 - MOMENTUM) * speed
@@ -226,8 +230,12 @@ class ClippedGradients:
         labels: torch.Tensor,
         chosen: Integers,
         present: npt.NDArray[np.bool_],
+        seats: Integers,
     ) -> Integers:
-        """(parameters,): the sum over those present of their gradient at the row chosen for them."""
+        """(parameters,): the sum over those present of their gradient at the row chosen for them.
+
+        `seats` are their places in batches, 0 … PLACES − 1.
+        """
         parameters = list(self._network.parameters())
         total = torch.zeros(
             sum(parameter.numel() for parameter in parameters),
@@ -235,7 +243,7 @@ class ClippedGradients:
             device=rows.device,
         )
         with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True):
-            for batch in _batches(present):
+            for batch in _batches(present, seats):
                 filled = torch.from_numpy(batch >= 0).to(rows.device)
                 places = torch.from_numpy(chosen[np.maximum(batch, 0)]).to(rows.device)
                 inputs = rows[places] * filled.view(-1, *(1,) * (rows.dim() - 1))
@@ -261,10 +269,10 @@ def _on_grid(gradients: torch.Tensor) -> torch.Tensor:
     return torch.trunc(exact * factor).to(torch.int64)
 
 
-def _batches(present: npt.NDArray[np.bool_]) -> Integers:
-    """(batches, PLACES): those present, number k always in place k mod PLACES; −1 where a place is empty."""
+def _batches(present: npt.NDArray[np.bool_], seats: Integers) -> Integers:
+    """(batches, PLACES): those present, each always in its own seat; −1 where a place is empty."""
     units = np.flatnonzero(present)
-    place = units % PLACES
+    place = seats[units]
     order = np.argsort(place, kind="stable")
     units, place = units[order], place[order]
     turn = np.arange(len(units)) - np.searchsorted(place, place)

@@ -1,17 +1,16 @@
-"""In-memory index of a ledger: its entries in order, and spending by data set and by task."""
+"""In-memory index of a ledger: its entries in order, its ballots, and its accounts."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from pydantic import ValidationError
 
-from silo_agent.trainer.privacy.budget import Budget, Exceeded, Spending, added_up, exceeded
+from silo_agent.trainer.privacy.budget import Budget, Exceeded, added_up, exceeded
+from silo_agent.trainer.privacy.ledger.accounts import Accounts
 from silo_agent.trainer.privacy.ledger.release import Kind, Release, costly
 from wire.errors import LEDGER_BROKEN, Refusal
-from wire.privacy.declaration import Unit
 from wire.privacy.events import Event
 from wire.runtime.chain import Head, Link
 
@@ -24,13 +23,6 @@ class Entry:
     release: Release
 
 
-@dataclass(eq=False)
-class _Account:
-    spending: Spending = field(default_factory=Counter)
-    rowwise: int = 0
-    """Paid releases whose unit was the row."""
-
-
 class LedgerIndex:
     """Append-only; the caller verifies each link before adding it. Not thread-safe."""
 
@@ -39,8 +31,10 @@ class LedgerIndex:
         self.ballots = 0
         """Ballots of every kind that left: paid, repeated, abstaining, written off."""
         self.abandoned_heads: set[Head] = set()
+        self.charged: dict[str, int] = {}
+        """Data sets that something was charged to, with the most hashes of patients that an entry speaks of."""
         self._of_ballot: dict[tuple[str, int, str], list[Entry]] = {}
-        self._accounts: dict[tuple[str, str], _Account] = {}
+        self.accounts = Accounts()
         self._bases: set[str] = set()
         self._cast: set[tuple[str, str]] = set()
         for link in links:
@@ -64,20 +58,15 @@ class LedgerIndex:
         self.ballots += release.ballots
         if release.lost is not None:
             self.abandoned_heads.add(release.lost)
-        if release.kind is not Kind.WRITE_OFF:
+        if release.kind in (Kind.BALLOT, Kind.ABSTENTION, Kind.REPETITION):
             self._of_ballot.setdefault(_ballot(release), []).append(entry)
         if release.kind is Kind.BALLOT:
             self._cast.add((release.task_digest, release.ballot_digest))
         if release.costs:
-            self._charge(release)
-
-    def _charge(self, release: Release) -> None:
+            known = self.charged.get(release.dataset, 0)
+            self.charged[release.dataset] = max(known, release.patients_kept)
         self._bases.update(release.pays_for)
-        # What was written off belongs to the data set; no one knows to which task.
-        for task in {"", release.task_digest}:
-            account = self._accounts.setdefault((release.dataset, task), _Account())
-            account.spending += added_up(release.events)
-            account.rowwise += release.unit is Unit.ROW
+        self.accounts.add(release)
 
     def contains(self, head: Head) -> bool:
         """True if the chain ended at `head` once."""
@@ -85,24 +74,22 @@ class LedgerIndex:
             return head == Head()
         return self.entries[head.sequence - 1].link.hash == head.hash
 
-    def spending(self, dataset: str, task_digest: str = "") -> Spending:
-        """What was spent of a data set, or by one task on it."""
-        account = self._accounts.get((dataset, task_digest))
-        return Counter() if account is None else Counter(account.spending)
-
     def would_exceed(
-        self, dataset: str, task_digest: str, events: Iterable[Event], budget: Budget
+        self,
+        dataset: str,
+        task_digest: str,
+        events: Iterable[Event],
+        budget: Budget,
+        plan: Iterable[Event] = (),
     ) -> Exceeded | None:
-        """The budget that these events would exceed, if any."""
-        task = self._accounts.get((dataset, task_digest), _Account())
-        lifetime = self._accounts.get((dataset, ""), _Account())
+        """The budget that these events would exceed, if any; `plan` is all that the task will release."""
         return exceeded(
             budget,
             added_up(events),
-            task.spending,
-            lifetime.spending,
-            rowwise_task=task.rowwise,
-            rowwise_lifetime=lifetime.rowwise,
+            self.accounts.account(dataset, task_digest),
+            self.accounts.account(dataset),
+            task_digest,
+            added_up(plan),
         )
 
     def has(self, task_digest: str, round_number: int, ballot_digest: str) -> bool:

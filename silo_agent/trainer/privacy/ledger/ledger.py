@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from datetime import datetime
 from pathlib import Path
 
-from silo_agent.trainer.privacy.budget import Budget, Exceeded, cost
+from silo_agent.trainer.privacy.budget import Budget, Exceeded
 from silo_agent.trainer.privacy.ledger.file import LedgerFile, LedgerTransaction
 from silo_agent.trainer.privacy.ledger.index import Entry, LedgerIndex
 from silo_agent.trainer.privacy.ledger.release import Kind, Release, written_off
@@ -44,6 +44,7 @@ class Ledger:
         self._witness = Witness(witness_path)
         self._clock = clock
         self._index = LedgerIndex()
+        self._patients: dict[str, int] = {}
         self._lock = threading.RLock()
 
     # -- what is on the books ---------------------------------------------------------------------------
@@ -80,9 +81,25 @@ class Ledger:
             return self._current().ballots
 
     def spent(self, dataset: str, delta: float, task_digest: str = "") -> float:
-        """ε at `delta` of everything released from a data set, or by one task from it."""
+        """ε at `delta` of everything released from a data set, or by one task from it; see `Account.total`."""
         with self._lock:
-            return cost(self._current().spending(dataset, task_digest), delta)
+            return self._current().accounts.account(dataset, task_digest).total(delta).epsilon
+
+    def charged(self) -> dict[str, int]:
+        """Data sets that something was charged to, with how many hashes of their patients were on record."""
+        with self._lock:
+            return dict(self._current().charged)
+
+    def together(self, dataset: str, other: str) -> bool:
+        """True if two data sets are charged to one budget."""
+        with self._lock:
+            accounts = self._current().accounts
+            return accounts.owner(dataset) == accounts.owner(other)
+
+    def note_patients(self, dataset: str, kept: int) -> None:
+        """From now on entries of a data set say that so many hashes of its patients are on record."""
+        with self._lock:
+            self._patients[dataset] = kept
 
     def paid(self, task_digest: str, round_number: int, ballot_digest: str) -> bool:
         """True if this very ballot of round `round_number` is on the books and may be handed out."""
@@ -100,11 +117,19 @@ class Ledger:
             return self._current().find(release) is not None
 
     def would_exceed(
-        self, dataset: str, task_digest: str, events: Iterable[Event], budget: Budget
+        self,
+        dataset: str,
+        task_digest: str,
+        events: Iterable[Event],
+        budget: Budget,
+        plan: Iterable[Event] = (),
     ) -> Exceeded | None:
-        """The budget that these events would exceed, if any. What is free always fits."""
+        """The budget that these events would exceed, if any. What is free always fits.
+
+        `plan` is all that the task will release, known before the first of it.
+        """
         with self._lock:
-            return self._current().would_exceed(dataset, task_digest, events, budget)
+            return self._current().would_exceed(dataset, task_digest, events, budget, plan)
 
     def require_at_least(self, ballots: int) -> None:
         """LEDGER_ROLLED_BACK if others know of more ballots of this hospital than the ledger does."""
@@ -122,6 +147,34 @@ class Ledger:
         the ballot that was kept, not one drawn anew. Overspent if the budget does not allow it; ValueError for
         a release that claims to be free and is not.
         """
+        return self._booked(
+            lambda transaction, index: (
+                self._added(transaction, index, release, budget)
+                if (held := index.find(release)) is None
+                else held.link
+            )
+        )
+
+    def declare_same_patients(
+        self, dataset: str, other: str, reason: str, unit: Unit, delta: float
+    ) -> None:
+        """Charges two data sets together from here on, for the reason that silo.yaml gives; once and for good."""
+        if self.together(dataset, other):
+            return
+        release = Release(
+            kind=Kind.SAME_PATIENTS,
+            dataset=dataset,
+            same_as=other,
+            reason=reason,
+            by="silo.yaml",
+            unit=unit,
+            delta=delta,
+            ballots=0,
+        )
+        self._booked(lambda transaction, index: self._append(transaction, index, release))
+
+    def _booked(self, add: Callable[[LedgerTransaction, LedgerIndex], Link]) -> Link:
+        """What `add` puts on the books, within one transaction, and the witness told of it."""
         with self._lock:
             if not self._file.exists:
                 # An empty one must not take the place of one that is lost.
@@ -133,10 +186,7 @@ class Ledger:
                 self._check_witness(index, seen)
                 if seen is None:
                     self._write_first_witness()
-                held = index.find(release)
-                link = (
-                    self._added(transaction, index, release, budget) if held is None else held.link
-                )
+                link = add(transaction, index)
             self._update_witness(link)
             return link
 
@@ -197,14 +247,17 @@ class Ledger:
                 f"a budget per {budget.unit} cannot pay for a release per {release.unit}"
             )
         # Asked within the transaction: two processes cannot both take what is left.
-        exceeded = index.would_exceed(release.dataset, release.task_digest, release.events, budget)
+        exceeded = index.would_exceed(
+            release.dataset, release.task_digest, release.events, budget, release.plan
+        )
         if exceeded is not None:
             raise Overspent(exceeded)
         return self._append(transaction, index, release)
 
     def _append(self, transaction: LedgerTransaction, index: LedgerIndex, release: Release) -> Link:
         now = self._clock().isoformat(timespec="milliseconds")
-        entry = release.model_copy(update={"at": now}).model_dump(mode="json")
+        stamp = {"at": now, "patients_kept": self._patients.get(release.dataset, 0)}
+        entry = release.model_copy(update=stamp).model_dump(mode="json")
         link = append(index.head, entry)
         transaction.write(link)
         crash_point("ballot-paying")

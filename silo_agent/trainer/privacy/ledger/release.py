@@ -27,6 +27,8 @@ class Kind(StrEnum):
     """A ballot that says nothing on any row."""
     REPETITION = "repetition"
     """A ballot of the same task that was paid for, once more."""
+    SAME_PATIENTS = "same_patients"
+    """A person's word that a data set has patients of another one: both are charged together from here on."""
     WRITE_OFF = "write_off"
     """What a person says was spent and is no longer on the books."""
 
@@ -51,6 +53,8 @@ class Release(BaseModel):
     mechanism: MechanismName | None = None
     """None for a write-off."""
     events: tuple[Event, ...] = ()
+    plan: tuple[Event, ...] = ()
+    """All that the task was going to release when this was made, as far as its budget pays for it."""
     made_from: tuple[str, ...] = ()
     """Names of the private models at home that it was made from and that are paid for once."""
     pays_for: tuple[str, ...] = ()
@@ -71,7 +75,11 @@ class Release(BaseModel):
     reason: str = ""
     """Why the silo abstained, or a person's note."""
     by: str = ""
-    """Who wrote it off."""
+    """Who wrote it off, or said that the patients are the same."""
+    same_as: str = ""
+    """The other data set of the same patients."""
+    patients_kept: Count = 0
+    """Hashes on record for the data set's patients when this was booked; 0 if none were kept."""
     ballots: Count = 1
     """Ballots that left with this entry; any number for a write-off."""
     lost: Head | None = None
@@ -126,6 +134,9 @@ class Release(BaseModel):
         if self.kind is Kind.WRITE_OFF:
             if not (self.by and self.estimate):
                 raise ValueError("a write-off is a person's estimate")
+        elif self.kind is Kind.SAME_PATIENTS:
+            if not (self.by and self.reason and self.same_as) or self.ballots or self.costs:
+                raise ValueError("that patients are the same is a person's word, and costs nothing")
         elif not (self.task_digest and self.ballot_digest and self.round and self.ballots == 1):
             raise ValueError("a ballot belongs to a round of a task and has a digest")
         return self

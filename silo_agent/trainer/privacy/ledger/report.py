@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from silo_agent.trainer.privacy.budget import added_up, cost, shown, shown_left
+from silo_agent.trainer.privacy.budget import Accounting, shown, shown_left
+from silo_agent.trainer.privacy.ledger.accounts import Accounts
 from silo_agent.trainer.privacy.ledger.index import Entry
 from silo_agent.trainer.privacy.ledger.release import Release
 from silo_agent.trainer.privacy.ledger.running_totals import RunningTotal, running_totals
@@ -28,7 +29,7 @@ class ReportRow:
     task: RunningTotal | None
     """What its task had spent after it; None for a write-off, which belongs to none."""
     dataset: RunningTotal
-    """What its data set had spent after it."""
+    """What its data set, and all of the same patients, had spent after it."""
 
     @property
     def parameters(self) -> str:
@@ -61,6 +62,9 @@ class ReportRow:
             "events": [event.model_dump(mode="json") for event in release.events],
             "made_from": list(release.made_from),
             "pays_for": list(release.pays_for),
+            "plan": [event.model_dump(mode="json") for event in release.plan],
+            "same_as": release.same_as,
+            "patients_kept": release.patients_kept,
             "sensitivity": release.sensitivity and release.sensitivity.value,
             "estimate": ESTIMATE if release.estimate else "",
             "worst_case_epsilon": None if worst is None else _number(worst),
@@ -78,7 +82,7 @@ class ReportRow:
         cells = self.as_json()
         nested = {
             key: json.dumps(cells[key], ensure_ascii=False)
-            for key in ("parameters", "events", "made_from", "pays_for")
+            for key in ("parameters", "events", "made_from", "pays_for", "plan")
         }
         return {**cells, **nested}
 
@@ -94,6 +98,8 @@ class SpendingTotal:
     ballots: int
     """Ballots that left, those written off included."""
     spent: float
+    accounting: Accounting
+    """Which number `spent` is, and so why it holds."""
     budget: float | None
     """As silo.yaml has it now; None if it sets none."""
     paid: int
@@ -132,6 +138,7 @@ class SpendingTotal:
             "task_digest": self.task_digest or None,
             "ballots": self.ballots,
             "epsilon_spent": _number(self.spent),
+            "accounting": self.accounting.value,
             "epsilon_budget": self.budget,
             "epsilon_left": self.left,
             "unit": self.unit and self.unit.value,
@@ -173,18 +180,22 @@ def examine(entries: Sequence[Entry], settings: PrivacySettings, last: int | Non
     wanted = entries if last is None else entries[-last:]
     points = running_totals(entries, {entry.link.sequence for entry in wanted}, settings.delta)
     rows = tuple(_row(entry, points[entry.link.sequence]) for entry in wanted)
+    accounts = Accounts()
+    for entry in entries:
+        accounts.add(entry.release)
     by_dataset: dict[tuple[str, str], list[Release]] = {}
     by_task: dict[tuple[str, str], list[Release]] = {}
     for entry in entries:
         release = entry.release
-        by_dataset.setdefault((release.dataset, ""), []).append(release)
+        owner = accounts.owner(release.dataset)
+        by_dataset.setdefault((owner, ""), []).append(release)
         if release.task_digest:
-            by_task.setdefault((release.dataset, release.task_digest), []).append(release)
+            by_task.setdefault((owner, release.task_digest), []).append(release)
     return Report(
         settings.delta,
         rows,
-        tuple(_total(key, group, settings) for key, group in by_dataset.items()),
-        tuple(_total(key, group, settings) for key, group in by_task.items()),
+        tuple(_total(accounts, key, group, settings) for key, group in by_dataset.items()),
+        tuple(_total(accounts, key, group, settings) for key, group in by_task.items()),
     )
 
 
@@ -195,18 +206,23 @@ def _row(entry: Entry, totals: Mapping[str, RunningTotal]) -> ReportRow:
 
 
 def _total(
-    scope: tuple[str, str], releases: Sequence[Release], settings: PrivacySettings
+    accounts: Accounts,
+    scope: tuple[str, str],
+    releases: Sequence[Release],
+    settings: PrivacySettings,
 ) -> SpendingTotal:
-    dataset, digest = scope
+    owner, digest = scope
     paid = [release for release in releases if release.costs]
-    spending = added_up(event for release in paid for event in release.events)
+    total = accounts.account(owner, digest).total(settings.delta)
+    names = dict.fromkeys((owner, *(release.dataset for release in releases)))
     return SpendingTotal(
-        dataset=dataset,
+        dataset=" + ".join(names),
         task=releases[-1].task if digest else "",
         task_digest=digest,
         ballots=sum(release.ballots for release in releases),
-        spent=cost(spending, settings.delta),
-        budget=_budget(dataset, digest, settings),
+        spent=total.epsilon,
+        accounting=total.accounting,
+        budget=_budget(accounts, owner, digest, settings),
         paid=len(paid),
         rowwise=sum(release.unit is Unit.ROW for release in paid),
         estimates=sum(release.estimate for release in paid),
@@ -214,9 +230,11 @@ def _total(
     )
 
 
-def _budget(dataset: str, task_digest: str, settings: PrivacySettings) -> float | None:
+def _budget(
+    accounts: Accounts, owner: str, task_digest: str, settings: PrivacySettings
+) -> float | None:
     """silo.yaml's budget for a task, or with "" for the data set; None if it is for another data set."""
-    if dataset != settings.dataset:
+    if owner != accounts.owner(settings.dataset):
         return None
     return settings.epsilon if task_digest else settings.lifetime_epsilon
 
@@ -234,7 +252,7 @@ def _sentence(total: SpendingTotal, delta: float) -> str:
     )
     if total.budget is not None and total.left is not None:
         words += f"; of the lifetime budget ε = {total.budget:g}, {shown_left(total.left)} is left"
-    words += "."
+    words += f". This ε is the {total.accounting} number: {total.accounting.why}."
     if total.estimates:
         entries = _counted(total.estimates, "entry", "entries")
         words += f" {entries} of {total.paid} rest on an assumption, so this ε is an {ESTIMATE}."

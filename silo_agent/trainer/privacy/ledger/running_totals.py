@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from silo_agent.trainer.privacy.budget import Spending, added_up, cost
+from silo_agent.trainer.privacy.budget import Account
+from silo_agent.trainer.privacy.ledger.accounts import Accounts
 from silo_agent.trainer.privacy.ledger.index import Entry
+from silo_agent.trainer.privacy.ledger.release import Kind
 
 _MOST: Final = 200
 """Different totals that are evaluated, about a tenth of a second each."""
@@ -28,14 +29,16 @@ class RunningTotal:
 
 @dataclass(frozen=True)
 class _State:
-    spending: Spending
-    key: Hashable
+    account: Account
     estimate: bool
+
+    @property
+    def key(self) -> Hashable:
+        return (frozenset(self.account.spending.items()), self.account.tasks)
 
 
 _Scope: TypeAlias = tuple[str, str]
 _Path: TypeAlias = list[tuple[int, _State]]
-_NOTHING: Final = _State(Counter(), frozenset(), False)
 
 
 def running_totals(
@@ -53,18 +56,21 @@ def running_totals(
 
 def _paths(entries: Iterable[Entry], wanted: set[int]) -> dict[_Scope, _Path]:
     """How the spending of each data set and each task grew, where it was asked for."""
-    states: dict[_Scope, _State] = {}
+    accounts = Accounts()
+    estimates: set[_Scope] = set()
     paths: dict[_Scope, _Path] = {}
     for entry in entries:
         number, release = entry.link.sequence, entry.release
-        for scope in dict.fromkeys(((release.dataset, ""), (release.dataset, release.task_digest))):
-            before = states.get(scope, _NOTHING)
-            if release.costs:
-                spending = before.spending + added_up(release.events)
-                estimate = before.estimate or release.estimate
-                states[scope] = _State(spending, frozenset(spending.items()), estimate)
+        accounts.add(release)
+        if release.kind is Kind.SAME_PATIENTS:
+            estimates = {(accounts.owner(dataset), task) for dataset, task in estimates}
+        for task in dict.fromkeys(("", release.task_digest)):
+            scope = (accounts.owner(release.dataset), task)
+            if release.costs and release.estimate:
+                estimates.add(scope)
             if number in wanted:
-                paths.setdefault(scope, []).append((number, states.get(scope, before)))
+                state = _State(accounts.account(*scope), scope in estimates)
+                paths.setdefault(scope, []).append((number, state))
     return paths
 
 
@@ -80,7 +86,7 @@ def _evaluated(path: _Path, stride: int, delta: float) -> Iterable[tuple[int, Ru
     last: Hashable = None
     for number, state in reversed(path):
         if state.key != last:
-            exact = place % stride == 0 or not state.key
-            value = cost(state.spending, delta) if exact else value
+            exact = place % stride == 0 or not state.account.spending
+            value = state.account.total(delta).epsilon if exact else value
             place, last = place + 1, state.key
         yield number, RunningTotal(value, not exact, state.estimate)

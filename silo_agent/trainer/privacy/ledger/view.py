@@ -31,7 +31,8 @@ def print_report(report: Report, older: int) -> None:
 def _release(row: ReportRow) -> dict[str, object]:
     release = row.release
     worst = release.worst_case_epsilon
-    what = [release.kind.value.replace("_", "-"), release.by, release.reason]
+    kind = release.kind.value.replace("_", "-")
+    what = [f"{kind} as {release.same_as}" if release.same_as else kind, release.by, release.reason]
     notes = [
         release.mechanism or "",
         row.parameters,
@@ -62,6 +63,7 @@ def _total(total: SpendingTotal) -> dict[str, object]:
         "of": f"task {escape(total.task)}" if total.task_digest else f"data set {total.dataset}",
         "ballots": total.ballots,
         "ε spent": shown(total.spent),
+        "counted as": total.accounting.value if total.paid else "–",
         "budget": "–" if total.budget is None else f"{total.budget:g}",
         "left": "–" if total.left is None else shown_left(total.left),
         "unit": total.unit.value if total.unit else "–",

@@ -6,9 +6,9 @@ k-ary: the label, or one of the other C−1. A learner that abstains answers wit
 of C answers, none of which is further from any label's answer than two labels' are (divergences are convex).
 
 Unary ("optimised", Wang et al. 2017): a row of bits, of which the label's is one with probability ½ and every other
-with q = 1/(e^ε+1). For two labels the loss is +ε with probability (1−q)/2, −ε with q/2 and 0 with ½, which is what
-k-ary response with k = e^ε+3 buckets loses; with fewer buckets it only loses more, so ⌊e^ε⌋+3 is a safe event. An
-abstention is a row without a likely bit: two labels' rows with one of the two bits left unseen.
+with q = 1/(e^ε+1). For two labels the loss is +ε with probability (1−q)/2, −ε with q/2 and 0 with ½, and that is the
+event (`UnaryResponse`). An abstention is a row without a likely bit: two labels' rows with one of the two bits left
+unseen, which costs less. Earlier versions charged k-ary response with ⌊e^ε⌋+3 buckets, up to a seventh more.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
-from math import exp, floor, nextafter
+from math import exp, nextafter
 
 import numpy as np
 
@@ -40,7 +40,7 @@ from silo_agent.trainer.privacy.mechanisms.row_loss import (
 from silo_agent.trainer.privacy.settings import RandomizedResponseSettings
 from wire.ballot import ABSTAIN, Encoding
 from wire.privacy.declaration import Declaration, MechanismName
-from wire.privacy.events import Event, RandomizedResponse
+from wire.privacy.events import Event, RandomizedResponse, UnaryResponse
 from wire.privacy.noise import bernoulli, uniform_below
 from wire.privacy.randomness import Bits
 
@@ -207,7 +207,6 @@ def _kinds(scope: Scope) -> tuple[Answer, ...]:
 
 
 def _event(kind: Answer, classes: int, each: float, rows: int) -> Event:
-    # exp may be rounded up; a bucket too many would be a claim too good.
-    like_unary = floor(exp(min(each, LARGEST)) * (1 - 1e-12)) + 3
-    buckets = classes if kind is Answer.K_ARY else like_unary
-    return RandomizedResponse(buckets=buckets, epsilon=each, count=rows)
+    if kind is Answer.UNARY:
+        return UnaryResponse(epsilon=each, count=rows)
+    return RandomizedResponse(buckets=classes, epsilon=each, count=rows)

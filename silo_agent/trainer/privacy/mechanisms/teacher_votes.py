@@ -1,7 +1,10 @@
 """Teacher votes (PATE inside a silo): patients are dealt to disjoint shards, one teacher each, and their vote is noisy.
 
-Why it is private. Shards are dealt by a permutation that looks at no row, and hold whole patients. A patient is in
-one shard and moves one teacher, so a row's histogram changes by one in two classes and its largest count by at
+Why it is private. Shards hold whole patients and are dealt by a permutation drawn in secret, anew for every vote, from
+all n! of them alike; n is public. Whatever the order of the file, each deal of the others is then as likely on a
+neighbour, with the patient who came in the shard of the one who went. (Were shards a hash of the id, that patient
+would land in another shard and move two teachers.) A patient is in one shard and moves one teacher, so
+a row's histogram changes by one in two classes and its largest count by at
 most one (`teacher_plan` has what that costs). A teacher that casts no vote, since its learner cannot be trained on
 its shard, changes less. Counts are multiples of a grain of 1/1024 vote and so is the noise, which therefore is that
 of the ideal mechanism, rounded. Which rows are asked is drawn, not chosen; nothing but the answers leaves.
@@ -117,7 +120,8 @@ def teacher_answers(
     """(rows,) the noisy answers of one partition's teachers, -1 where they were not asked."""
     teachers = plan.teachers
     asked = permutation(rows, bits)[: plan.checks]
-    shards = draw_shards(int(silo.patients.max()) + 1, teachers, bits)[silo.patients]
+    everyone, numbers = np.unique(silo.patients, return_inverse=True)
+    shards = draw_shards(len(everyone), teachers, bits)[numbers]
     counts = histogram(silo, shards, teachers, silo.public[asked], partition * teachers)
     labels = np.full(rows, ABSTAIN, dtype=np.int64)
     if silo.known is None:

@@ -59,7 +59,7 @@ class IndependentFlips:
 
     def event(self, changed_rows: int) -> Event:
         """One ballot of which a unit can change that many rows."""
-        return _responses(_bit_epsilon(self.flip), changed_rows)
+        return _responses(_bit_epsilon(self.flip), changed_rows, self.classes)
 
     @property
     def mean_flip(self) -> float:
@@ -76,8 +76,12 @@ Flips: TypeAlias = IndependentFlips | FlipTable
 
 def calibrated_flip(scope: Scope, changed_rows: int, paid_rounds: int) -> float:
     """The smallest flip probability below ½ with which `paid_rounds` ballots cost at most the scope's ε."""
+    classes = scope.shape.classes
     allowed = affordable(
-        lambda each: _responses(each, changed_rows), 2 * changed_rows, paid_rounds, scope
+        lambda each: _responses(each, changed_rows, classes),
+        _changed_bits(changed_rows, classes),
+        paid_rounds,
+        scope,
     )
     return flip_at(allowed)
 
@@ -204,5 +208,10 @@ def _bit_epsilon(flip: float) -> float:
     return log_ratio(1 - Fraction(flip), Fraction(flip))
 
 
-def _responses(each: float, changed_rows: int) -> Event:
-    return RandomizedResponse(buckets=2, epsilon=each, count=2 * changed_rows)
+def _changed_bits(changed_rows: int, classes: int) -> int:
+    """Bits by which ballots can differ: two a row; one where there is one class, to vote for or not."""
+    return min(2, classes) * changed_rows
+
+
+def _responses(each: float, changed_rows: int, classes: int) -> Event:
+    return RandomizedResponse(buckets=2, epsilon=each, count=_changed_bits(changed_rows, classes))
