@@ -12,7 +12,7 @@ from coordinator.settings import CoordinatorHome
 from coordinator.setup.backup import back_up, stream
 from coordinator.setup.backup import restore as restore_home
 from wire.runtime.archive import STREAM, open_backup
-from wire.runtime.terminal import errors, size
+from wire.runtime.terminal import errors, say, size
 
 
 def backup(
@@ -31,11 +31,14 @@ def backup(
             made = stream(live, file)
     else:
         made = back_up(live, out)
-    errors.print(
-        f"{size(made.bytes)}, {made.public_files} public files. It holds the authority's key: keep it secret."
+    say(
+        "{}, {} public files. It holds the authority's key: keep it secret.",
+        size(made.bytes),
+        made.public_files,
+        to=errors,
     )
     if not made.with_database:
-        errors.print("The database is PostgreSQL: back it up with pg_dump, before this folder.")
+        say("The database is PostgreSQL: back it up with pg_dump, before this folder.", to=errors)
 
 
 def restore(
@@ -47,6 +50,8 @@ def restore(
     """Put a consortium back into an empty folder; then serve it."""
     with open_backup(file, "r") as source:
         restore_home(CoordinatorHome(home), source)
-    errors.print(
-        f"The consortium is in {home}. It must be reached by the same name and ports as before."
+    say(
+        "The consortium is in {}. It must be reached by the same name and ports as before.",
+        home,
+        to=errors,
     )

@@ -27,7 +27,7 @@ from wire.identity.identity import signed_by
 from wire.runtime.configuration import checked
 from wire.runtime.logs import configure_logs
 from wire.runtime.shutdown import DRAIN_SECONDS, Drain, exit_on_sigterm
-from wire.runtime.terminal import JsonFlag, console, local_time, print_json, print_warning
+from wire.runtime.terminal import JsonFlag, local_time, print_json, print_warning, say
 
 _UNLESS_GIVEN = {"consortium": "consilium", "hosts": ("localhost",)}
 
@@ -130,15 +130,13 @@ def init(
     authority = create_consortium(folder, settings, admin, utc_now(), if_missing=if_missing)
     if authority is None:
         kept = folder.settings()
-        console.print(
-            f"Consortium [bold]{kept.consortium}[/] is in {home} already; it is kept as it is."
-        )
+        say("Consortium [bold]{}[/] is in {} already; it is kept as it is.", kept.consortium, home)
         for sentence in ignored_settings(given, settings, kept):
             print_warning(sentence)
         return
-    console.print(f"Consortium [bold]{settings.consortium}[/] made in {home}.")
-    console.print(f"Authority  {authority.fingerprint}")
-    console.print("Next: `consilium coordinator serve`, then `consilium silo register NAME`.")
+    say("Consortium [bold]{}[/] made in {}.", settings.consortium, home)
+    say("Authority  {}", authority.fingerprint)
+    say("Next: `consilium coordinator serve`, then `consilium silo register NAME`.")
 
 
 @app.command(name="serve")
@@ -178,13 +176,13 @@ def rotate_authority(
         begin(folder.authority)
     finally:
         store.close()
-    console.print(f"Authority  {fingerprint} signs from now on.")
-    console.print(
+    say("Authority  {} signs from now on.", fingerprint)
+    say(
         "Silos renew by themselves within a heartbeat; admins run `consilium admin renew`. "
         "`consilium coordinator status` says who is missing; then `rotate-authority --finish`."
     )
     if folder.settings().server_certificate_folder:
-        console.print(
+        say(
             "The server's certificate is renewed by another program: before --finish, have it issued "
             "by the new authority (docs/certificates.md)."
         )
@@ -206,9 +204,9 @@ def _finish(folder: CoordinatorHome, store: Store, *, force: bool) -> None:
         old = authorities.previous.fingerprint
         store.outstanding.authority_changed(Act.AUTHORITY_ROTATION_FINISHED, old, now, held)
     authorities = finish(folder.authority)
-    console.print(f"Authority  {authorities.signing.fingerprint} is the only one trusted now.")
+    say("Authority  {} is the only one trusted now.", authorities.signing.fingerprint)
     if missing:
-        console.print(f"Locked out: {', '.join(missing)}. They join again with a new token.")
+        say("Locked out: {}. They join again with a new token.", ", ".join(missing))
 
 
 def _signed_by_previous(
@@ -245,7 +243,7 @@ def status(home: Home, as_json: JsonFlag = False) -> None:
     for key, value in rows.items():
         shown = local_time(value) if isinstance(value, datetime) else value
         text = ", ".join(shown) if isinstance(shown, list) else shown
-        console.print(f"{key.replace('_', ' '):<30} {text or '–'}")
+        say("{} {}", f"{key.replace('_', ' '):<30}", text or "–")
 
 
 def _status_rows(folder: CoordinatorHome) -> dict[str, str | datetime | list[str] | None]:

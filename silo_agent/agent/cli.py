@@ -29,11 +29,11 @@ from wire.runtime.logs import configure_logs
 from wire.runtime.shutdown import DRAIN_SECONDS, Drain, exit_on_sigterm
 from wire.runtime.terminal import (
     JsonFlag,
-    console,
     local_time,
     print_json,
     print_table,
     print_warning,
+    say,
     size,
 )
 
@@ -87,16 +87,20 @@ def join(
         text, now = _token_text_if_any(token), datetime.now(UTC)
         renewed = asyncio.run(rejoin(existing, text, now, redeemed, print_warning))
         if renewed is None:
-            console.print(
-                f"Joined [bold]{existing.consortium}[/] as [bold]{existing.name}[/] before; it is kept so."
+            say(
+                "Joined [bold]{}[/] as [bold]{}[/] before; it is kept so.",
+                existing.consortium,
+                existing.name,
             )
             return
         files = renewed
-    console.print(
-        f"Joined [bold]{files.consortium}[/] as [bold]{files.name}[/]; the certificate is valid until "
-        f"{local_time(files.certificate.not_after)}."
+    say(
+        "Joined [bold]{}[/] as [bold]{}[/]; the certificate is valid until {}.",
+        files.consortium,
+        files.name,
+        local_time(files.certificate.not_after),
     )
-    console.print("Next: write silo.yaml, `consilium agent doctor`, `consilium agent run`.")
+    say("Next: write silo.yaml, `consilium agent doctor`, `consilium agent run`.")
 
 
 @agent.command()

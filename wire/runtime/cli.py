@@ -9,7 +9,7 @@ import typer
 
 from wire import __version__
 from wire.errors import ConfigurationError, ConsiliumError
-from wire.runtime.terminal import print_error
+from wire.runtime.terminal import print_error, print_traceback
 
 GROUP = "consilium.commands"
 
@@ -57,6 +57,7 @@ def _needed(arguments: list[str]) -> list[EntryPoint]:
 
 def main() -> None:
     """Runs the command; a ConsiliumError is printed to standard error, with exit status 1."""
+    sys.excepthook = print_traceback
     try:
         application(sys.argv[1:])()
     except ConsiliumError as error:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from silo_agent.agent.doctor.doctor import DoctorInputs, run_checks
 from silo_agent.shared.findings import Finding, Status, print_finding, worst
-from wire.runtime.terminal import console, errors, print_json
+from wire.runtime.terminal import console, errors, print_json, styled
 
 _VERDICTS = {
-    Status.OK: "[green]All is well.[/]",
-    Status.WARNING: "[yellow]It works; see the warnings.[/]",
-    Status.FAILED: "[bold red]It does not work yet;[/] start with the first line marked failed.",
+    Status.OK: styled("[green]All is well.[/]"),
+    Status.WARNING: styled("[yellow]It works; see the warnings.[/]"),
+    Status.FAILED: styled(
+        "[bold red]It does not work yet;[/] start with the first line marked failed."
+    ),
 }
 
 
@@ -21,7 +23,7 @@ def report(inputs: DoctorInputs, *, as_json: bool) -> Status:
         values = [finding.as_json() for finding in findings]
         print_json({"status": str(verdict), "findings": values})
     else:
-        console.print(f"\n{_VERDICTS[verdict]}")
+        console.print("", _VERDICTS[verdict], sep="\n")
     return verdict
 
 

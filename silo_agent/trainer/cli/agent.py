@@ -22,7 +22,7 @@ from silo_agent.trainer.isolation import give_up_network
 from wire.errors import ConfigurationError
 from wire.runtime.logs import configure_logs
 from wire.runtime.shutdown import DRAIN_SECONDS, Drain, exit_on_sigterm, kill_children
-from wire.runtime.terminal import JsonFlag, console, print_json, print_table
+from wire.runtime.terminal import JsonFlag, console, print_json, print_table, say
 
 private = typer.Typer(help="The private side.")
 private.add_typer(ledger, name="ledger")
@@ -81,7 +81,7 @@ def check(
     for finding in checks.findings():
         if finding.status is Status.FAILED:
             for detail in checks.details:
-                console.print(detail, markup=False)
+                say("{}", detail)
             raise ConfigurationError(f"{finding.name}: {finding.sentence}", finding.next_step)
         print_finding(finding, console)
 
@@ -135,7 +135,7 @@ def approve(
             typer.confirm("Accept this definition?", abort=True)
     entry = act_on(act, definition, os_account(), datetime.now(UTC), note)
     ApprovalRecord(folder.approvals).add(entry)
-    console.print(f"[bold]{definition.name}[/] is {act}; recorded in {folder.approvals}.")
+    say("[bold]{}[/] is {}; recorded in {}.", definition.name, act, folder.approvals)
 
 
 @private.command(name="export-model")
@@ -160,7 +160,7 @@ def export_model(
         raise ConfigurationError(
             f"{out} cannot be written: {why}.", "Name a file with --out."
         ) from None
-    console.print(f"Model of [bold]{task}[/] written to {out}; it holds private knowledge.")
+    say("Model of [bold]{}[/] written to {}; it holds private knowledge.", task, out)
 
 
 def _die_with(parent: int) -> None:

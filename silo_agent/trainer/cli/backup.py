@@ -11,7 +11,7 @@ from silo_agent.shared.home import SiloHome
 from silo_agent.shared.home_option import Home
 from silo_agent.trainer.backup import Part, back_up_part, restore_part
 from wire.runtime.archive import open_backup
-from wire.runtime.terminal import errors
+from wire.runtime.terminal import errors, say
 
 Which = Annotated[
     Part,
@@ -30,8 +30,10 @@ def backup(
     """Copy the private side's memory, or the ledger's witness, to one file; the trainer may go on working."""
     with open_backup(out, "w") as file:
         back_up_part(SiloHome(home), part, file)
-    errors.print(
-        f"The {part} is copied. It holds private knowledge: treat it like the patients' data."
+    say(
+        "The {} is copied. It holds private knowledge: treat it like the patients' data.",
+        part,
+        to=errors,
     )
 
 
@@ -43,6 +45,8 @@ def restore(
     """Put a copy back where nothing is; then run `consilium agent ledger verify`."""
     with open_backup(file, "r") as source:
         restore_part(SiloHome(home), part, source)
-    errors.print(
-        f"The {part} is back. Is it the newest copy? `consilium agent ledger verify` says."
+    say(
+        "The {} is back. Is it the newest copy? `consilium agent ledger verify` says.",
+        part,
+        to=errors,
     )
