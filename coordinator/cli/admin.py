@@ -14,6 +14,7 @@ from coordinator.server import utc_now
 from wire.consilium.v1 import admin_pb2, identity_pb2
 from wire.identity.identity import Role
 from wire.net.enrolment import join as redeem
+from wire.runtime.secret_option import secret_text
 from wire.runtime.terminal import (
     JsonFlag,
     as_dict,
@@ -65,11 +66,13 @@ def register(
 
 @app.command()
 def join(
-    token: Annotated[str, typer.Argument(help="What `consilium admin register` printed.")],
+    token: Annotated[
+        str, typer.Argument(help="What `consilium admin register` printed, or @FILE.")
+    ],
     home: Home,
 ) -> None:
     """Make a key here, redeem the token, store the certificate."""
-    enrolled = asyncio.run(redeem(token, home / "admin", utc_now, role=Role.ADMIN))
+    enrolled = asyncio.run(redeem(secret_text(token), home / "admin", utc_now, role=Role.ADMIN))
     joined = enrolled.files
     say("Joined [bold]{}[/] as admin [bold]{}[/].", joined.consortium, joined.name)
 

@@ -26,6 +26,7 @@ from wire.errors import ConfigurationError
 from wire.identity.identity import signed_by
 from wire.runtime.configuration import checked
 from wire.runtime.logs import configure_logs
+from wire.runtime.secret_option import secret_text
 from wire.runtime.shutdown import DRAIN_SECONDS, Drain, exit_on_sigterm
 from wire.runtime.terminal import JsonFlag, local_time, print_json, print_warning, say
 
@@ -121,7 +122,7 @@ def init(
         "metrics_listen": metrics_listen,
         "metrics_port": metrics_port,
         "lease": lease,
-        "database": database,
+        "database": database and secret_text(database),
         "certificate_lifetime": certificate_lifetime,
         "server_certificate_lifetime": server_certificate_lifetime,
     }

@@ -26,6 +26,7 @@ from wire.identity.join_token import JoinToken
 from wire.net.enrolment import join as redeem
 from wire.net.proxy import PROXY_VARIABLE, read_proxy
 from wire.runtime.logs import configure_logs
+from wire.runtime.secret_option import secret_text
 from wire.runtime.shutdown import DRAIN_SECONDS, Drain, exit_on_sigterm
 from wire.runtime.terminal import (
     JsonFlag,
@@ -82,7 +83,7 @@ def join(
 
     existing = existing_identity(folder) if if_missing else None
     if existing is None:
-        files = asyncio.run(redeemed(_token_text(token)))
+        files = asyncio.run(redeemed(secret_text(token)))
     else:
         text, now = _token_text_if_any(token), datetime.now(UTC)
         renewed = asyncio.run(rejoin(existing, text, now, redeemed, print_warning))
@@ -108,7 +109,10 @@ def doctor(
     context: typer.Context,
     home: Home,
     token: Annotated[
-        str, typer.Option(help="Before joining: examine the way to where this token is redeemed.")
+        str,
+        typer.Option(
+            help="Before joining: examine the way to where this token is redeemed; or @FILE."
+        ),
     ] = "",
     proxy: ProxySetting = "",
     network_only: Annotated[
@@ -122,7 +126,7 @@ def doctor(
     on_command_line = source is not None and source.name == "COMMANDLINE"
     inputs = DoctorInputs(
         home=SiloHome(home),
-        token=JoinToken.parse(_token_text(token)) if token else None,
+        token=JoinToken.parse(secret_text(token)) if token else None,
         proxy=via,
         password_on_command_line=on_command_line
         and not proxy.startswith("@")
@@ -194,20 +198,10 @@ def _traffic_row(entry: AuditEntry) -> dict[str, object]:
     }
 
 
-def _token_text(token: str) -> str:
-    """A token as given, or the content of @FILE."""
-    if not token.startswith("@"):
-        return token
-    try:
-        return Path(token[1:]).read_text(encoding="ascii")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"{token[1:]} cannot be read: {error}.") from None
-
-
 def _token_text_if_any(token: str) -> str:
-    """The same, empty if there is no such file: one whose token was redeemed may be deleted."""
+    """A token as given or the content of @FILE, empty if there is no such file: one whose token was redeemed may be deleted."""
     try:
-        return _token_text(token)
+        return secret_text(token)
     except ConfigurationError:
         return ""
 
