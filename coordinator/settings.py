@@ -12,6 +12,7 @@ from wire.extractor_file import MAX_BYTES
 from wire.identity.naming import Name
 from wire.net.address import join_address
 from wire.runtime.configuration import read_yaml
+from wire.runtime.permissions import Place
 from wire.task.definition import Seconds
 
 Port = Annotated[int, Field(ge=1, le=65535)]
@@ -140,3 +141,11 @@ class CoordinatorHome:
     def database_url(self, settings: CoordinatorSettings) -> str:
         """The configured database, or SQLite in this folder."""
         return settings.database or f"sqlite:///{self.root / 'coordinator.db'}"
+
+    def places(self, database: Path | None) -> tuple[Place, ...]:
+        """What we keep here, for our account only; `database` is SQLite's file, wherever it lies."""
+        folders = (self.authority, self.server, self.admin, self.public_sets, self.extractors)
+        files = [self.settings_file]
+        if database is not None:
+            files += [database.with_name(database.name + end) for end in ("", "-wal", "-shm")]
+        return (Place(self.root, alone=True), *(Place(path) for path in (*folders, *files)))

@@ -27,6 +27,7 @@ from wire.errors import (
 )
 from wire.runtime.crash_points import crash_point
 from wire.runtime.files import digest_of, full_disk_as_refusal, is_digest, sync_folder
+from wire.runtime.permissions import PRIVATE, Modes, make_folder
 
 _UPLOAD = "upload-"
 
@@ -93,9 +94,10 @@ class PublicFolder:
     unknown: ClassVar[Fault]
     """The refusal where there is no such file; takes `reference`."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, modes: Modes = PRIVATE) -> None:
         self._root = root
-        root.mkdir(parents=True, exist_ok=True)
+        self._modes = modes
+        make_folder(root, modes)
 
     def path(self, digest: str) -> Path:
         """Where a file lies or would lie; `unknown` if `digest` is not one (no path gets in)."""
@@ -194,6 +196,7 @@ class PublicFolder:
         return _chunks(path, offset, chunk)
 
     def _place(self, file: Path, digest: str) -> None:
+        file.chmod(self._modes.file)
         file.replace(self.path(digest))
         sync_folder(self._root)
 

@@ -13,6 +13,7 @@ import typer
 from coordinator.cli.admit_admin import admit_admin
 from coordinator.cli.backup import backup, restore
 from coordinator.cli.connection import Home
+from coordinator.cli.doctor import doctor
 from coordinator.pki.credentials import ServerLeaf
 from coordinator.pki.external_certificate import check_before_finish
 from coordinator.pki.rotation import Authorities, begin, finish, prepare
@@ -22,10 +23,12 @@ from coordinator.setup.init import create_consortium, ignored_settings
 from coordinator.store import Store
 from coordinator.store.audit import Act
 from coordinator.store.outstanding import HeldCertificate
+from coordinator.store.sqlite_copy import sqlite_file
 from wire.errors import ConfigurationError
 from wire.identity.identity import signed_by
 from wire.runtime.configuration import checked
 from wire.runtime.logs import configure_logs
+from wire.runtime.permissions import log_narrowed, narrow
 from wire.runtime.secret_option import secret_text
 from wire.runtime.shutdown import DRAIN_SECONDS, Drain, exit_on_sigterm
 from wire.runtime.terminal import JsonFlag, local_time, print_json, print_warning, say
@@ -150,6 +153,7 @@ def serve_command(
     exit_on_sigterm()
     folder = _existing(home)
     configure_logs(log_level)
+    log_narrowed(narrow(folder.places(sqlite_file(folder.database_url(folder.settings())))))
     asyncio.run(serve(folder, drain))
 
 
@@ -272,6 +276,7 @@ def _status_rows(folder: CoordinatorHome) -> dict[str, str | datetime | list[str
 app.command()(backup)
 app.command()(restore)
 app.command()(admit_admin)
+app.command()(doctor)
 
 
 def _existing(home: Path) -> CoordinatorHome:

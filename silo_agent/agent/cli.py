@@ -17,7 +17,6 @@ from silo_agent.agent.doctor.doctor import DoctorInputs
 from silo_agent.agent.doctor.report import report
 from silo_agent.agent.rejoin import existing_identity, rejoin
 from silo_agent.agent.run import RunOptions, run_agent
-from silo_agent.shared.findings import Status
 from silo_agent.shared.home import SiloHome
 from silo_agent.shared.home_option import Home
 from wire.errors import ConfigurationError
@@ -25,6 +24,7 @@ from wire.identity.files import IdentityFiles
 from wire.identity.join_token import JoinToken
 from wire.net.enrolment import join as redeem
 from wire.net.proxy import PROXY_VARIABLE, read_proxy
+from wire.runtime.findings import Status
 from wire.runtime.logs import configure_logs
 from wire.runtime.secret_option import secret_text
 from wire.runtime.shutdown import DRAIN_SECONDS, Drain, exit_on_sigterm

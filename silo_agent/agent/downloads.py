@@ -9,7 +9,7 @@ from silo_agent.agent.audit.entries import Direction, Kind
 from silo_agent.agent.audit.recorder import AuditLog
 from silo_agent.agent.coordinator_client import CoordinatorClient
 from silo_agent.agent.metrics.instruments import AgentMetrics
-from silo_agent.shared.home import SiloHome
+from silo_agent.shared.home import SiloHome, exchange_modes
 from wire.consilium.v1 import registry_pb2, task_pb2
 from wire.public_file import ExtractorFolder, PublicFolder, PublicSetFolder
 from wire.runtime.crash_points import crash_point
@@ -25,7 +25,10 @@ class DownloadFolders:
     @classmethod
     def of(cls, home: SiloHome) -> DownloadFolders:
         """The folders in a silo's home."""
-        return cls(PublicSetFolder(home.public_sets), ExtractorFolder(home.extractors))
+        modes = exchange_modes()
+        return cls(
+            PublicSetFolder(home.public_sets, modes), ExtractorFolder(home.extractors, modes)
+        )
 
 
 class Downloads:

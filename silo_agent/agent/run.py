@@ -26,13 +26,14 @@ from silo_agent.agent.metrics.instruments import AgentMetrics
 from silo_agent.agent.renewal import Renewal
 from silo_agent.agent.supervisor import supervise_trainer
 from silo_agent.agent.trainer_client import TrainerClient
-from silo_agent.shared.home import SiloHome
+from silo_agent.shared.home import SiloHome, exchange_modes
 from silo_agent.shared.probe import COMPONENT, CONNECTED
 from wire.errors import ConfigurationError
 from wire.identity.files import IdentityFiles
 from wire.net.proxy import Proxy
 from wire.runtime.files import discard_unfinished
 from wire.runtime.health import Health, health_socket, serve_health
+from wire.runtime.permissions import log_narrowed, make_folder, narrow
 from wire.runtime.shutdown import DRAIN_SECONDS, stop_requested
 from wire.runtime.task_group import task_group
 
@@ -60,10 +61,11 @@ class RunOptions:
 async def run_agent(home: SiloHome, options: RunOptions) -> None:
     """Takes part until SIGTERM or SIGINT, then gives up its lease; nothing started here outlives it."""
     identity = IdentityFiles.load(home.identity)
+    log_narrowed(narrow(home.network_side))
     lock = InstanceLock(home.agent)
     discard_unfinished(home.agent)
     audit = AuditLog(home.agent, lambda: datetime.now(UTC))
-    home.exchange.mkdir(parents=True, exist_ok=True)
+    make_folder(home.exchange, exchange_modes())
     # Prometheus does not need `…_created` series, which would nearly double the counters.
     disable_created_metrics()  # type: ignore[no-untyped-call]
     registry = CollectorRegistry()

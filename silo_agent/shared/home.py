@@ -6,10 +6,21 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from wire.runtime.permissions import PRIVATE, Modes, Place
+
 
 def default_home() -> Path:
     """$CONSILIUM_SILO_HOME, else ~/.consilium/silo."""
     return Path(os.environ.get("CONSILIUM_SILO_HOME") or Path.home() / ".consilium" / "silo")
+
+
+# silo.yaml is the administrator's, who may be another member of the group.
+_ROOT = Modes(folder=0o750)
+
+
+def exchange_modes() -> Modes:
+    """Who may use `exchange/` and what lies in it: this account, which runs both the agent and the trainer."""
+    return PRIVATE
 
 
 @dataclass(frozen=True)
@@ -82,3 +93,16 @@ class SiloHome:
     def ledger_witness(self) -> Path:
         """The ledger's last known entry; on another volume than the ledger, if there is one."""
         return self.root / "witness" / "ledger.json"
+
+    @property
+    def network_side(self) -> tuple[Place, ...]:
+        """What the agent keeps, and who may read it."""
+        ours = (Place(self.identity), Place(self.agent))
+        return (*ours, Place(self.exchange, exchange_modes()), Place(self.root, _ROOT, alone=True))
+
+    @property
+    def private_side(self) -> tuple[Place, ...]:
+        """What the trainer keeps, and who may read it."""
+        witness = Place(self.ledger_witness.parent)
+        ours = (Place(self.trainer), witness)
+        return (*ours, Place(self.exchange, exchange_modes()), Place(self.root, _ROOT, alone=True))

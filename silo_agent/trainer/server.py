@@ -13,7 +13,7 @@ import grpc
 import structlog
 from pydantic import ValidationError
 
-from silo_agent.shared.home import SiloHome
+from silo_agent.shared.home import SiloHome, exchange_modes
 from silo_agent.trainer.approval.consent import Consent
 from silo_agent.trainer.approval.record import ApprovalRecord
 from silo_agent.trainer.isolation import Isolation
@@ -49,6 +49,7 @@ from wire.runtime.configuration import explain
 from wire.runtime.crash_points import crash_point
 from wire.runtime.files import digest_of, discard_unfinished, lock_until_exit
 from wire.runtime.health import Health
+from wire.runtime.permissions import log_narrowed, make_folder, narrow
 from wire.runtime.shutdown import DRAIN_SECONDS, stop_requested
 from wire.schema import SetSchema
 from wire.task.definition import TaskDefinition
@@ -99,8 +100,8 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
         self._silo_context = silo_context
         self._isolation = isolation
         self._consent = consent
-        self._public_sets = PublicSetFolder(home.public_sets)
-        self._extractors = ExtractorFolder(home.extractors)
+        self._public_sets = PublicSetFolder(home.public_sets, exchange_modes())
+        self._extractors = ExtractorFolder(home.extractors, exchange_modes())
         self._sessions: dict[str, Session] = {}
         self._worker_thread = WorkerThread()
 
@@ -262,8 +263,9 @@ async def serve(home: SiloHome, isolation: Isolation, drain: float = DRAIN_SECON
     settings = read_settings(home.settings_file)
     # From here on folder, ledger and socket are this trainer's alone.
     await _acquire_lock(home)
+    log_narrowed(narrow(home.private_side))
     discard_unfinished(home.tasks)
-    home.exchange.mkdir(parents=True, exist_ok=True)
+    make_folder(home.exchange, exchange_modes())
     home.socket.unlink(missing_ok=True)
     server = grpc.aio.server(
         options=[
@@ -288,7 +290,7 @@ async def serve(home: SiloHome, isolation: Isolation, drain: float = DRAIN_SECON
     Health({"": lambda: True}).register(server)
     server.add_insecure_port(f"unix:{home.socket}")
     await server.start()
-    home.socket.chmod(0o600)
+    home.socket.chmod(exchange_modes().file)
     log.info("trainer_ready", isolation=str(isolation.mode), note=isolation.note)
     await stop_requested(drain)
     log.info("trainer_stopping", drain_seconds=drain)

@@ -12,7 +12,6 @@ import structlog
 from silo_agent.agent.audit.entries import AuditEntry, Direction, Kind
 from silo_agent.agent.cli import _traffic_row
 from silo_agent.agent.doctor.membership import protocol_finding, role_finding
-from silo_agent.shared.findings import Finding, Status, print_finding
 from silo_agent.trainer.approval.consent import ApprovalState, Decision
 from silo_agent.trainer.approval.policy import ApprovalCriteria, Policy
 from silo_agent.trainer.approval.view import SeenTask, print_definition
@@ -20,6 +19,7 @@ from tests.unit.test_hostile_views import HOSTILE, LITERAL, NOBODY, hostile, ste
 from wire.consilium.v1 import identity_pb2
 from wire.identity.files import IdentityFiles
 from wire.runtime.csv_text import csv_cell
+from wire.runtime.findings import Finding, Status, print_finding
 from wire.runtime.logs import configure_logs
 from wire.runtime.terminal import Format, console, export_text, print_table
 from wire.task.definition import TaskDefinition

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from silo_agent.shared.findings import Finding, failed, ok, warning
 from wire import PROTOCOL_VERSION, __version__
 from wire.consilium.v1 import identity_pb2
 from wire.enums import enum_name
@@ -15,6 +14,7 @@ from wire.errors import Refusal
 from wire.identity.files import IdentityFiles
 from wire.identity.identity import Role
 from wire.net.tls_diagnosis import require_currently_valid
+from wire.runtime.findings import Finding, failed, ok, warning
 from wire.version_policy import advice, require_served
 
 IDENTITY, KEY, ROLE, PROTOCOL, CLOCK = "identity", "key file", "role", "protocol", "clock"

@@ -13,14 +13,15 @@ from typing import Annotated
 
 import typer
 
-from silo_agent.shared.findings import Status, print_finding, worst
 from silo_agent.shared.home import SiloHome
 from silo_agent.shared.home_option import Home
 from silo_agent.trainer.cli.backup import backup, restore
 from silo_agent.trainer.cli.ledger import ledger
 from silo_agent.trainer.isolation import give_up_network
 from wire.errors import ConfigurationError
+from wire.runtime.findings import Status, print_finding, worst
 from wire.runtime.logs import configure_logs
+from wire.runtime.permissions import PRIVATE
 from wire.runtime.shutdown import DRAIN_SECONDS, Drain, exit_on_sigterm, kill_children
 from wire.runtime.terminal import JsonFlag, console, print_json, print_table, say
 
@@ -154,6 +155,7 @@ def export_model(
         )
     try:
         shutil.copyfile(path, out)
+        out.chmod(PRIVATE.file)
     except OSError as error:
         # shutil's own refusals of pipes and of the file itself carry no reason.
         why = error.strerror or "it is a pipe or the kept model itself"

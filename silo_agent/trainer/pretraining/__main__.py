@@ -18,6 +18,7 @@ from rich.progress import Progress as Bar
 from wire.errors import ConfigurationError, ConsiliumError
 from wire.extractor_file import ExtractorKind, write_extractor
 from wire.runtime.files import digest_of
+from wire.runtime.permissions import keep_private
 from wire.runtime.terminal import errors, print_error, say
 
 try:
@@ -98,6 +99,7 @@ def main(
 
 
 if __name__ == "__main__":
+    keep_private()
     command = typer.Typer(add_completion=False)
     command.command()(main)
     try:

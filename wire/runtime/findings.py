@@ -113,6 +113,26 @@ _MARKS = {
 _NAME_WIDTH = 16
 
 
+_VERDICTS = {
+    Status.OK: styled("[green]All is well.[/]"),
+    Status.WARNING: styled("[yellow]It works; see the warnings.[/]"),
+    Status.FAILED: styled(
+        "[bold red]It does not work yet;[/] start with the first line marked failed."
+    ),
+}
+
+
+def print_verdict(findings: Sequence[Finding], console: Console) -> None:
+    """The last line of a doctor's report."""
+    say("\n{}", _VERDICTS[worst(findings)], to=console)
+
+
+def findings_json(findings: Sequence[Finding]) -> dict[str, object]:
+    """A doctor's report for programs."""
+    values = [finding.as_json() for finding in findings]
+    return {"status": str(worst(findings)), "findings": values}
+
+
 def print_finding(finding: Finding, console: Console) -> None:
     """One line with a mark, and below it what to do."""
     name = f"{finding.name:<{_NAME_WIDTH}}"
