@@ -45,7 +45,7 @@ def test_what_went_in_comes_out(size: int) -> None:
     plain = bytes(index % 251 for index in range(size))
     content = sealed(plain)
     assert unsealed(content) == plain
-    assert plain == b"" or plain[:40] not in content
+    assert len(plain) < 40 or plain[:40] not in content
     reader = opened(io.BytesIO(content), lambda: PASSPHRASE)
     assert b"".join(iter(lambda: reader.read(1000), b"")) == plain
 
