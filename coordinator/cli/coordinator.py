@@ -83,10 +83,18 @@ def init(
     metrics_port: Annotated[
         int | None, typer.Option(help="Port of the metrics page.", show_default="9464")
     ] = None,
+    metrics_per_silo: Annotated[
+        bool | None,
+        typer.Option(
+            "--metrics-per-silo/--no-metrics-per-silo",
+            help="Name silos on the metrics page.",
+            show_default="no",
+        ),
+    ] = None,
     metrics_listen: Annotated[
         str | None,
         typer.Option(
-            help="Address of the metrics page, which has no authentication.",
+            help="Address of the metrics page; coordinator.yaml can give it TLS and a password.",
             show_default="127.0.0.1",
         ),
     ] = None,
@@ -124,6 +132,7 @@ def init(
         "enrolment_port": enrolment_port,
         "metrics_listen": metrics_listen,
         "metrics_port": metrics_port,
+        "metrics_per_silo": metrics_per_silo,
         "lease": lease,
         "database": database and secret_text(database),
         "certificate_lifetime": certificate_lifetime,

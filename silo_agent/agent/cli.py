@@ -23,6 +23,7 @@ from wire.errors import ConfigurationError
 from wire.identity.files import IdentityFiles
 from wire.identity.join_token import JoinToken
 from wire.net.enrolment import join as redeem
+from wire.net.metrics_page import MetricsPage, PageAccess
 from wire.net.proxy import PROXY_VARIABLE, read_proxy
 from wire.runtime.findings import Status
 from wire.runtime.logs import configure_logs
@@ -55,7 +56,22 @@ MetricsPort = Annotated[
     int, typer.Option(help="Serve metrics on this port; 0 for none.", min=0, max=65535)
 ]
 MetricsListen = Annotated[
-    str, typer.Option(help="Address of the metrics page, which has no authentication.")
+    str,
+    typer.Option(help="Address of the metrics page; anybody who reaches it may read it, unless…"),
+]
+MetricsCredentials = Annotated[
+    Path | None,
+    typer.Option(
+        envvar="CONSILIUM_METRICS_CREDENTIALS_FILE",
+        help="…this file holds a bearer token or user:password that the page wants.",
+    ),
+]
+MetricsTls = Annotated[
+    Path | None,
+    typer.Option(
+        envvar="CONSILIUM_METRICS_TLS_FOLDER",
+        help="Folder with tls.crt and tls.key: the metrics page is served with TLS.",
+    ),
 ]
 LeasePatience = Annotated[
     float, typer.Option(help="Seconds to wait for a stale lease of another agent.", min=0)
@@ -142,14 +158,17 @@ def run(
     home: Home,
     metrics_port: MetricsPort = 0,
     metrics_listen: MetricsListen = "127.0.0.1",
+    metrics_credentials_file: MetricsCredentials = None,
+    metrics_tls_folder: MetricsTls = None,
     lease_patience: LeasePatience = 60.0,
     drain: Drain = DRAIN_SECONDS,
     proxy: ProxySetting = "",
     log_level: LogLevel = "info",
 ) -> None:
     """Take part: agent and trainer, each a process of its own. Safe to kill at any moment."""
-    page, via = (metrics_port, metrics_listen), read_proxy(proxy)
-    _run(home, RunOptions(True, *page, log_level, lease_patience, drain, via))
+    access = PageAccess(metrics_credentials_file, metrics_tls_folder)
+    page, via = MetricsPage(metrics_listen, metrics_port, access), read_proxy(proxy)
+    _run(home, RunOptions(True, page, log_level, lease_patience, drain, via))
 
 
 @agent.command()
@@ -157,14 +176,17 @@ def relay(
     home: Home,
     metrics_port: MetricsPort = 0,
     metrics_listen: MetricsListen = "127.0.0.1",
+    metrics_credentials_file: MetricsCredentials = None,
+    metrics_tls_folder: MetricsTls = None,
     lease_patience: LeasePatience = 60.0,
     drain: Drain = DRAIN_SECONDS,
     proxy: ProxySetting = "",
     log_level: LogLevel = "info",
 ) -> None:
     """Run the network side alone, where the trainer has a container of its own."""
-    page, via = (metrics_port, metrics_listen), read_proxy(proxy)
-    _run(home, RunOptions(False, *page, log_level, lease_patience, drain, via))
+    access = PageAccess(metrics_credentials_file, metrics_tls_folder)
+    page, via = MetricsPage(metrics_listen, metrics_port, access), read_proxy(proxy)
+    _run(home, RunOptions(False, page, log_level, lease_patience, drain, via))
 
 
 @agent.command()

@@ -13,7 +13,6 @@ from prometheus_client import (
     CollectorRegistry,
     Gauge,
     disable_created_metrics,
-    start_http_server,
 )
 
 from silo_agent.agent.agent import Agent, AgentOptions
@@ -30,6 +29,7 @@ from silo_agent.shared.home import SiloHome, exchange_modes
 from silo_agent.shared.probe import COMPONENT, CONNECTED
 from wire.errors import ConfigurationError
 from wire.identity.files import IdentityFiles
+from wire.net.metrics_page import NO_PAGE, MetricsPage, serve_page
 from wire.net.proxy import Proxy
 from wire.runtime.files import discard_unfinished
 from wire.runtime.health import Health, health_socket, serve_health
@@ -46,10 +46,8 @@ class RunOptions:
 
     with_trainer: bool
     """Start the trainer too; False where it has a container of its own."""
-    metrics_port: int = 0
-    """Port of the metrics page; 0 for none."""
-    metrics_listen: str = "127.0.0.1"
-    """Address of the metrics page; it has no authentication."""
+    metrics: MetricsPage = NO_PAGE
+    """The metrics page."""
     log_level: str = "info"
     lease_patience: float = 60.0
     drain: float = DRAIN_SECONDS
@@ -70,8 +68,8 @@ async def run_agent(home: SiloHome, options: RunOptions) -> None:
     disable_created_metrics()  # type: ignore[no-untyped-call]
     registry = CollectorRegistry()
     metrics = AgentMetrics(registry)
-    if options.metrics_port:
-        _serve_metrics(options.metrics_listen, options.metrics_port, registry)
+    if options.metrics.port:
+        _serve_metrics(options.metrics, registry)
     coordinator = CoordinatorClient(identity, options.proxy)
     trainer = TrainerClient(home.socket)
     clock = CoordinatorClock(lambda: datetime.now(UTC), metrics.clock_skew)
@@ -114,11 +112,11 @@ def _is_set(gauge: Gauge) -> bool:
     return any(sample.value for metric in gauge.collect() for sample in metric.samples)
 
 
-def _serve_metrics(host: str, port: int, registry: CollectorRegistry) -> None:
+def _serve_metrics(page: MetricsPage, registry: CollectorRegistry) -> None:
     try:
-        start_http_server(port, host, registry=registry)
+        serve_page(page, registry)
     except OSError:
         raise ConfigurationError(
-            f"Port {port} on {host} cannot be used.",
+            f"Port {page.port} on {page.host} cannot be used.",
             "Another program may hold it; choose another --metrics-port or --metrics-listen.",
         ) from None
