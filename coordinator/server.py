@@ -15,7 +15,7 @@ from wsgiref.simple_server import WSGIServer
 import grpc
 import structlog
 from grpc_health.v1 import health, health_pb2_grpc
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry
 
 from coordinator.api.admin import AdminServicer
 from coordinator.api.enrolment import EnrolmentServicer
@@ -64,6 +64,7 @@ from wire.consilium.v1 import (
 from wire.errors import ConfigurationError
 from wire.net.address import join_address
 from wire.net.channels import OPEN_PORT, ConnectionLimits, server_options
+from wire.net.metrics_page import MetricsPage, serve_page
 from wire.public_file import ExtractorFolder, PublicSetFolder
 from wire.runtime.health import Health, health_socket, serve_health
 from wire.runtime.shutdown import DRAIN_SECONDS, stop_requested
@@ -84,7 +85,12 @@ async def serve(home: CoordinatorHome, drain: float = DRAIN_SECONDS) -> None:
         log.warning("handshakes_not_counted", hint="GRPC_VERBOSITY hides refused handshakes")
     service = build_context(home, settings, metrics)
     registry.register(
-        StoreCollector(partial(read_snapshot, service.store), service.clock, metrics.tasks.show)
+        StoreCollector(
+            partial(read_snapshot, service.store),
+            service.clock,
+            metrics.tasks.show,
+            per_silo=settings.metrics_per_silo,
+        )
     )
     lines, open_calls = Buckets(LOG_LINES, time.monotonic), OpenCalls()
     with HandshakeLog(lambda reason: _count_handshake(metrics, lines, reason)):
@@ -111,7 +117,7 @@ async def serve(home: CoordinatorHome, drain: float = DRAIN_SECONDS) -> None:
             EnrolmentServicer(service), enrolment
         )
         doorways = _doorways(settings, service.credentials, main, enrolment)
-        pages = _metrics_page(settings, registry)
+        pages = _metrics_page(home.metrics_page(settings), registry)
         await main.start()
         await enrolment.start()
         front_door = FrontDoor(limits.handshake, metrics.connections)
@@ -294,12 +300,11 @@ def _listening(host: str, port: int) -> socket.socket:
         raise _unusable(host, port) from None
 
 
-def _metrics_page(settings: CoordinatorSettings, registry: CollectorRegistry) -> WSGIServer:
-    host, port = settings.metrics_listen, settings.metrics_port
+def _metrics_page(page: MetricsPage, registry: CollectorRegistry) -> WSGIServer:
     try:
-        return start_http_server(port, host, registry=registry)[0]
+        return serve_page(page, registry)
     except OSError:
-        raise _unusable(host, port) from None
+        raise _unusable(page.host, page.port) from None
 
 
 def _unusable(host: str, port: int) -> ConfigurationError:

@@ -11,7 +11,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from wire.extractor_file import MAX_BYTES
 from wire.identity.naming import Name
 from wire.net.address import join_address
+from wire.net.metrics_page import MetricsPage, PageAccess
 from wire.runtime.configuration import read_yaml
+from wire.runtime.permissions import Place
 from wire.task.definition import Seconds
 
 Port = Annotated[int, Field(ge=1, le=65535)]
@@ -73,9 +75,15 @@ class CoordinatorSettings(_Frozen):
     enrolment_port: Port = 7444
     """Port where a join token is redeemed."""
     metrics_listen: str = "127.0.0.1"
-    """Address of the metrics page; it has no authentication."""
+    """Address of the metrics page."""
     metrics_port: Port = 9464
     """Port of the metrics page."""
+    metrics_credentials_file: str = ""
+    """Holds a bearer token or `user:password` that the metrics page wants; empty: whoever reaches it may read it."""
+    metrics_tls_folder: str = ""
+    """Holds `tls.crt` and `tls.key` for the metrics page; empty: plain HTTP."""
+    metrics_per_silo: bool = False
+    """Whether the metrics page names silos: when each was seen, what it runs, how far it agrees with the others."""
     database: str = ""
     """SQLAlchemy URL; empty means SQLite beside this file."""
     lease: Seconds = 30.0
@@ -126,6 +134,14 @@ class CoordinatorHome:
         folder = settings.server_certificate_folder
         return self.root / folder if folder else None
 
+    def metrics_page(self, settings: CoordinatorSettings) -> MetricsPage:
+        """Where metrics are served, and to whom."""
+        credentials, tls = settings.metrics_credentials_file, settings.metrics_tls_folder
+        access = PageAccess(
+            self.root / credentials if credentials else None, self.root / tls if tls else None
+        )
+        return MetricsPage(settings.metrics_listen, settings.metrics_port, access)
+
     @property
     def admin(self) -> Path:
         """The first admin's identity."""
@@ -148,3 +164,11 @@ class CoordinatorHome:
     def database_url(self, settings: CoordinatorSettings) -> str:
         """The configured database, or SQLite in this folder."""
         return settings.database or f"sqlite:///{self.root / 'coordinator.db'}"
+
+    def places(self, database: Path | None) -> tuple[Place, ...]:
+        """What we keep here, for our account only; `database` is SQLite's file, wherever it lies."""
+        folders = (self.authority, self.server, self.admin, self.public_sets, self.extractors)
+        files = [self.settings_file]
+        if database is not None:
+            files += [database.with_name(database.name + end) for end in ("", "-wal", "-shm")]
+        return (Place(self.root, alone=True), *(Place(path) for path in (*folders, *files)))

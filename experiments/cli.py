@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from experiments.papers import EXPERIMENTS, find
+from experiments.terminal import console
 from wire.errors import ConfigurationError
-from wire.runtime.terminal import console
 
 if TYPE_CHECKING:
     from experiments.data import Sizes

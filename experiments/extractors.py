@@ -18,6 +18,7 @@ from experiments.data import Sizes, Split, load, split_dataset
 from experiments.federation import define_task, make_silos, run_federation
 from experiments.scores import accuracy
 from experiments.tables import markdown
+from experiments.terminal import errors
 from silo_agent.trainer.models.catalogue import LearnerSpec
 from silo_agent.trainer.models.extractors import StoredExtractor
 from silo_agent.trainer.models.extractors.contrastive import STEPS
@@ -27,7 +28,6 @@ from silo_agent.trainer.models.torch_nets import torch_cnn
 from silo_agent.trainer.pretraining.pretraining import train
 from silo_agent.trainer.settings import TrainingSettings
 from wire.extractor_file import ExtractorKind
-from wire.runtime.terminal import errors
 
 LABELLED = (20, 100, 1000)
 _SET = "0" * 64

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 from typing import Any, Self
 
@@ -35,3 +36,15 @@ class WireEnum(StrEnum):
         """The value of the member with this number; `unknown (7)` for pydantic to refuse if there is none."""
         member = cls.by_number(number)
         return f"unknown ({number})" if member is None else member.value
+
+
+def enum_name(kind: Any, number: int) -> str:
+    """`running` for the protobuf enum `TaskStatus` and its number of `TASK_STATUS_RUNNING`.
+
+    `unknown (9999)` for a number that a newer or a lying peer sent.
+    """
+    value = kind.DESCRIPTOR.values_by_number.get(number)
+    if value is None:
+        return f"unknown ({number})"
+    prefix = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind.DESCRIPTOR.name).upper()
+    return str(value.name.removeprefix(f"{prefix}_").lower())

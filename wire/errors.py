@@ -5,29 +5,41 @@
     └── ConfigurationError    a file the person wrote: names the file, the key and the fix
 
 A server raises `Refusal`; its interceptor turns it into a gRPC status whose details are the sentence and whose
-trailing metadata carry code and hint. A client turns that back into the same `Refusal` (`from_rpc`).
+trailing metadata carry the code. A client turns that back into a `Refusal` (`from_rpc`): code and hint are the
+catalogue's own, and a sentence that says more than the catalogue's is shown as the peer's words.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from string import Formatter
 from typing import cast
 
 import grpc
 
+from wire.remote_text import is_plain_word, quoted, visible
+
 CODE_KEY = "consilium-code"
 HINT_KEY = "consilium-hint"
+"""Sent for clients of 0.1.0; newer ones show the hints of their own catalogue."""
+
+# A configuration error may list many keys.
+_MOST_CHARACTERS = 10_000
 
 
 class ConsiliumError(Exception):
-    """What happened, to which thing, and what to do; never internals, never labels."""
+    """What happened, to which thing, and what to do; never internals, never labels.
+
+    Sentence and hint may quote anything: what is not printable in them is spelled out.
+    """
 
     def __init__(self, code: str, sentence: str, hint: str = "") -> None:
-        super().__init__(sentence)
         self.code = code
-        self.sentence = sentence
-        self.hint = hint
+        self.sentence = visible(sentence.replace("\n", " "), _MOST_CHARACTERS)
+        self.hint = visible(hint.replace("\n", " "), _MOST_CHARACTERS)
+        super().__init__(self.sentence)
 
 
 class ConfigurationError(ConsiliumError):
@@ -684,18 +696,65 @@ INTERNAL = _fault(
 )
 
 
-def from_rpc(error: grpc.RpcError) -> Refusal | None:
-    """The refusal a peer sent, or None if the error is the transport's own."""
+REFUSAL_UNKNOWN = _fault(
+    "REFUSAL_UNKNOWN",
+    _S.UNKNOWN,
+    "The call was refused with the code {code}, which this release does not know. {words}.",
+    "The other side may run a newer release; do nothing it asks for before you have asked its operator.",
+)
+
+
+def from_rpc(error: grpc.RpcError, peer: str = "The coordinator") -> Refusal | None:
+    """The refusal that `peer` sent, or None if the error is the transport's own.
+
+    The hint is the local catalogue's. The sentence is the catalogue's, filled with the names and numbers of the
+    peer's; one that is anything else is quoted as the peer's words. So is that of a code nobody knows here.
+    """
     metadata = cast("Iterable[tuple[str, str | bytes]]", error.trailing_metadata() or ())
-    values = dict(metadata)
-    fault = CATALOGUE.get(str(values.get(CODE_KEY, "")))
-    if fault is None:
+    code = dict(metadata).get(CODE_KEY)
+    if code is None:
         return None
+    fault, said = CATALOGUE.get(str(code)), error.details() or ""
+    if fault is None or fault is REFUSAL_UNKNOWN:
+        shown = visible(str(code), _LONGEST_CODE)
+        return Refusal(REFUSAL_UNKNOWN, code=shown, words=quoted(peer, said))
+    details = _details(fault.sentence, said)
+    ours = details is not None and all(map(is_plain_word, details.values()))
     refusal = Refusal.__new__(Refusal)
-    hint = str(values.get(HINT_KEY, ""))
-    ConsiliumError.__init__(refusal, fault.code, error.details() or "", hint)
+    ConsiliumError.__init__(
+        refusal, fault.code, said if ours else quoted(peer, said), _hint(fault, details or {})
+    )
     refusal.status = fault.status
     return refusal
+
+
+_LONGEST_CODE = 40
+
+
+def _details(template: str, sentence: str) -> dict[str, str] | None:
+    """What fills the fields of `template` in `sentence`; None if it is not such a sentence."""
+    pattern, seen = "", set[str]()
+    for literal, field, _, conversion in Formatter().parse(template):
+        pattern += re.escape(literal)
+        if field and field in seen:
+            pattern += f"(?P={field})"
+        elif field:
+            quote = "'" if conversion == "r" else ""
+            pattern += f"{quote}(?P<{field}>.*?){quote}"
+            seen.add(field)
+    found = re.fullmatch(pattern, sentence, re.DOTALL)
+    return found.groupdict() if found else None
+
+
+def _hint(fault: Fault, details: Mapping[str, str]) -> str:
+    """The catalogue's hint; where the peer gave no plain word for a field, the field's name in capitals."""
+    fields = [field for _, field, _, _ in Formatter().parse(fault.hint) if field]
+    if fault.hint in {f"{{{field}}}" for field in fields}:
+        return ""
+    given = {field: details.get(field, "") for field in fields}
+    return fault.hint.format(
+        **{field: word if is_plain_word(word) else field.upper() for field, word in given.items()}
+    )
 
 
 def catalogue_page() -> str:

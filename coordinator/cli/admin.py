@@ -14,15 +14,17 @@ from coordinator.server import utc_now
 from wire.consilium.v1 import admin_pb2, identity_pb2
 from wire.identity.identity import Role
 from wire.net.enrolment import join as redeem
+from wire.runtime.secret_option import secret_text
 from wire.runtime.terminal import (
     JsonFlag,
     as_dict,
-    console,
     enum_word,
     local_time,
     print_json,
     print_messages,
     print_table,
+    say,
+    say_plain,
 )
 
 app = typer.Typer(no_args_is_help=True, help="Register further admins, each with a certificate.")
@@ -53,24 +55,26 @@ def register(
     if as_json:
         print_json(as_dict(response))
         return
-    console.print(
-        f"Admin [bold]{name}[/] is registered; the token is valid until "
-        f"{local_time(response.expires_at)}:\n"
+    say(
+        "Admin [bold]{}[/] is registered; the token is valid until {}:\n",
+        name,
+        local_time(response.expires_at),
     )
-    typer.echo(response.join_token)
-    console.print("\nThere: `consilium admin join TOKEN`.")
+    say_plain(response.join_token)
+    say("\nThere: `consilium admin join @FILE`, with the token in FILE.")
 
 
 @app.command()
 def join(
-    token: Annotated[str, typer.Argument(help="What `consilium admin register` printed.")],
+    token: Annotated[
+        str, typer.Argument(help="What `consilium admin register` printed, or @FILE.")
+    ],
     home: Home,
 ) -> None:
     """Make a key here, redeem the token, store the certificate."""
-    enrolled = asyncio.run(redeem(token, home / "admin", utc_now, role=Role.ADMIN))
-    console.print(
-        f"Joined [bold]{enrolled.files.consortium}[/] as admin [bold]{enrolled.files.name}[/]."
-    )
+    enrolled = asyncio.run(redeem(secret_text(token), home / "admin", utc_now, role=Role.ADMIN))
+    joined = enrolled.files
+    say("Joined [bold]{}[/] as admin [bold]{}[/].", joined.consortium, joined.name)
 
 
 @app.command()
@@ -84,7 +88,7 @@ def renew(home: Home) -> None:
             await link.identity.WhoAmI(identity_pb2.WhoAmIRequest())
         return expires
 
-    console.print(f"Renewed; the certificate is valid until {local_time(run(call()))}.")
+    say("Renewed; the certificate is valid until {}.", local_time(run(call())))
 
 
 @app.command(name="list")
@@ -104,9 +108,7 @@ def list_command(home: Home, as_json: JsonFlag = False) -> None:
         [
             {
                 "admin": admin.name,
-                "status": enum_word(
-                    admin_pb2.MemberStatus.Name(admin.status).removeprefix("MEMBER_STATUS_")
-                ),
+                "status": enum_word(admin_pb2.MemberStatus, admin.status),
                 "registered": local_time(admin.registered_at),
                 "certificate": local_time(admin.certificate_expires_at),
             }
@@ -131,4 +133,4 @@ def revoke(
             await link.admin.RevokeAdmin(admin_pb2.RevokeAdminRequest(name=name))
 
     run(call())
-    console.print(f"Admin [bold]{name}[/] is revoked.")
+    say("Admin [bold]{}[/] is revoked.", name)

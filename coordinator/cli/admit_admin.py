@@ -15,7 +15,7 @@ from coordinator.setup.readmission import admit_admin as readmit
 from coordinator.setup.readmission import default_admin, readmission_warnings
 from coordinator.store.actors import LocalActor
 from wire.identity.account import os_account
-from wire.runtime.terminal import console, local_time
+from wire.runtime.terminal import local_time, say
 
 
 def admit_admin(
@@ -35,10 +35,12 @@ def admit_admin(
         warnings = readmission_warnings(folder, store, name, utc_now())
         if warnings and not yes:
             for warning in warnings:
-                console.print(warning, markup=False)
+                say("{}", warning)
             typer.confirm(f"Admit {name} as an admin?", abort=True)
         identity = readmit(folder, store, name, utc_now(), LocalActor(f"host/{os_account()}"))
-    console.print(
-        f"Admin [bold]{name}[/] has a new certificate in {folder.admin}, valid until "
-        f"{local_time(identity.certificate.not_after)}."
+    say(
+        "Admin [bold]{}[/] has a new certificate in {}, valid until {}.",
+        name,
+        folder.admin,
+        local_time(identity.certificate.not_after),
     )

@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict
 from datetime import UTC
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -21,12 +21,15 @@ from wire.runtime.files import write_atomically
 from wire.runtime.terminal import (
     Format,
     JsonFlag,
-    console,
     export_text,
     local_time,
     print_json,
     print_table,
+    say,
 )
+
+# The year 10000, beyond what a datetime holds.
+_END_OF_TIME: Final = 253_402_300_800
 
 app = typer.Typer(no_args_is_help=True, help="Read and verify the record of every act.")
 
@@ -75,7 +78,7 @@ def verify(home: Home, as_json: JsonFlag = False) -> None:
         )
     write_atomically(remembered, json.dumps(asdict(head)).encode())
     if not as_json:
-        console.print(f"[green]ok[/]  {len(links)} entries, head {head.hash}")
+        say("[green]ok[/]  {} entries, head {}", len(links), head.hash)
 
 
 @app.command()
@@ -94,7 +97,7 @@ def export(
         write_atomically(out, text.encode())
     except OSError as error:
         raise ConfigurationError(f"{out} cannot be written: {error.strerror}.") from None
-    console.print(f"{len(rows)} entries written to {out}.")
+    say("{} entries written to {}.", len(rows), out)
 
 
 @app.command()
@@ -120,7 +123,7 @@ def privacy(
     if entries:
         print_table(f"Spent per silo, at δ = {delta:g}", spent_rows(entries, delta), empty="")
     if bare:
-        console.print(unprotected_words(bare))
+        say("{}", unprotected_words(bare))
 
 
 def _entries(home: Path, last: int | None = None) -> list[admin_pb2.ListAuditResponse]:
@@ -217,7 +220,17 @@ def _shown(entry: admin_pb2.ListAuditResponse) -> dict[str, object]:
 
 def _moment(entry: admin_pb2.ListAuditResponse) -> str:
     """When it happened, as it is hashed: UTC, to the microsecond."""
+    if not 0 <= entry.at.seconds < _END_OF_TIME:
+        return f"unknown ({entry.at.seconds})"
     return entry.at.ToDatetime(tzinfo=UTC).isoformat(timespec="microseconds")
+
+
+def _details(entry: admin_pb2.ListAuditResponse) -> object:
+    try:
+        return json.loads(entry.details)
+    except ValueError:
+        why = "its details are not JSON"
+        raise Refusal(AUDIT_BROKEN, sequence=entry.sequence, why=why) from None
 
 
 def link_of(entry: admin_pb2.ListAuditResponse) -> Link:
@@ -227,6 +240,6 @@ def link_of(entry: admin_pb2.ListAuditResponse) -> Link:
         "actor": entry.actor,
         "act": entry.act,
         "subject": entry.subject,
-        "details": json.loads(entry.details),
+        "details": _details(entry),
     }
     return Link(entry.sequence, content, entry.previous, entry.hash)

@@ -11,31 +11,38 @@ from coordinator.cli.connection import Home
 from coordinator.settings import CoordinatorHome
 from coordinator.setup.backup import back_up, stream
 from coordinator.setup.backup import restore as restore_home
-from wire.runtime.archive import STREAM, open_backup
-from wire.runtime.terminal import errors, size
+from wire.runtime.archive import STREAM, backup_from, backup_to
+from wire.runtime.passphrase import Encrypt, PassphraseFile, known_passphrase, new_passphrase
+from wire.runtime.terminal import errors, say, size
 
 
 def backup(
     out: Annotated[
         Path,
         typer.Option(
-            help="Folder to make, - for one file on standard output; it will hold the authority's key."
+            help="Folder to make, with --encrypt file; - for one file on standard output. It will hold the authority's key."
         ),
     ],
     home: Home,
+    encrypt: Encrypt = False,
+    passphrase_file: PassphraseFile = None,
 ) -> None:
-    """Copy everything while the coordinator serves; serve the folder, or `restore` the file, to go back to it."""
+    """Copy everything but admins' keys while the coordinator serves; serve the folder, or `restore` the file, to go back to it."""
     live = CoordinatorHome(home)
-    if out == STREAM:
-        with open_backup(out, "w") as file:
+    if encrypt or out == STREAM:
+        passphrase = new_passphrase(passphrase_file) if encrypt else None
+        with backup_to(out, passphrase) as file:
             made = stream(live, file)
     else:
         made = back_up(live, out)
-    errors.print(
-        f"{size(made.bytes)}, {made.public_files} public files. It holds the authority's key: keep it secret."
+    say(
+        "{}, {} public files. It holds the authority's key: keep it secret.",
+        size(made.bytes),
+        made.public_files,
+        to=errors,
     )
     if not made.with_database:
-        errors.print("The database is PostgreSQL: back it up with pg_dump, before this folder.")
+        say("The database is PostgreSQL: back it up with pg_dump, before this folder.", to=errors)
 
 
 def restore(
@@ -43,10 +50,14 @@ def restore(
         Path, typer.Argument(help="What `backup --out -` wrote; - for standard input.")
     ],
     home: Home,
+    passphrase_file: PassphraseFile = None,
 ) -> None:
     """Put a consortium back into an empty folder; then serve it."""
-    with open_backup(file, "r") as source:
+    with backup_from(file, known_passphrase(passphrase_file)) as source:
         restore_home(CoordinatorHome(home), source)
-    errors.print(
-        f"The consortium is in {home}. It must be reached by the same name and ports as before."
+    say(
+        "The consortium is in {}. It must be reached by the same name and ports as before. An admin whose "
+        "key is lost gets another by `consilium coordinator admit-admin`.",
+        home,
+        to=errors,
     )

@@ -22,6 +22,7 @@ from wire.consilium.v1 import (
 )
 from wire.errors import (
     ADMIN_CERTIFICATE_EXPIRED,
+    MESSAGE_MALFORMED,
     UNREACHABLE,
     ConfigurationError,
     ConsiliumError,
@@ -110,5 +111,9 @@ async def _linked(files: IdentityFiles) -> AsyncIterator[AdminClient]:
 
 
 def run(call: Coroutine[Any, Any, T]) -> T:
-    """Runs a command's coroutine."""
-    return asyncio.run(call)
+    """Runs a command's coroutine; an answer it cannot read is the coordinator's fault and told as such."""
+    try:
+        return asyncio.run(call)
+    except (ValueError, OverflowError) as error:
+        why = f"the coordinator's answer cannot be read ({type(error).__name__})"
+        raise Refusal(MESSAGE_MALFORMED, why=why) from error

@@ -13,6 +13,7 @@ import typer
 from coordinator.cli.admit_admin import admit_admin
 from coordinator.cli.backup import backup, restore
 from coordinator.cli.connection import Home
+from coordinator.cli.doctor import doctor
 from coordinator.pki.credentials import ServerLeaf
 from coordinator.pki.external_certificate import check_before_finish
 from coordinator.pki.rotation import Authorities, begin, finish, prepare
@@ -22,12 +23,15 @@ from coordinator.setup.init import create_consortium, ignored_settings
 from coordinator.store import Store
 from coordinator.store.audit import Act
 from coordinator.store.outstanding import HeldCertificate
+from coordinator.store.sqlite_copy import sqlite_file
 from wire.errors import ConfigurationError
 from wire.identity.identity import signed_by
 from wire.runtime.configuration import checked
 from wire.runtime.logs import configure_logs
+from wire.runtime.permissions import log_narrowed, narrow
+from wire.runtime.secret_option import secret_text
 from wire.runtime.shutdown import DRAIN_SECONDS, Drain, exit_on_sigterm
-from wire.runtime.terminal import JsonFlag, console, local_time, print_json, print_warning
+from wire.runtime.terminal import JsonFlag, local_time, print_json, print_warning, say
 
 _UNLESS_GIVEN = {"consortium": "consilium", "hosts": ("localhost",)}
 
@@ -79,10 +83,18 @@ def init(
     metrics_port: Annotated[
         int | None, typer.Option(help="Port of the metrics page.", show_default="9464")
     ] = None,
+    metrics_per_silo: Annotated[
+        bool | None,
+        typer.Option(
+            "--metrics-per-silo/--no-metrics-per-silo",
+            help="Name silos on the metrics page.",
+            show_default="no",
+        ),
+    ] = None,
     metrics_listen: Annotated[
         str | None,
         typer.Option(
-            help="Address of the metrics page, which has no authentication.",
+            help="Address of the metrics page; coordinator.yaml can give it TLS and a password.",
             show_default="127.0.0.1",
         ),
     ] = None,
@@ -120,8 +132,9 @@ def init(
         "enrolment_port": enrolment_port,
         "metrics_listen": metrics_listen,
         "metrics_port": metrics_port,
+        "metrics_per_silo": metrics_per_silo,
         "lease": lease,
-        "database": database,
+        "database": database and secret_text(database),
         "certificate_lifetime": certificate_lifetime,
         "server_certificate_lifetime": server_certificate_lifetime,
     }
@@ -130,15 +143,13 @@ def init(
     authority = create_consortium(folder, settings, admin, utc_now(), if_missing=if_missing)
     if authority is None:
         kept = folder.settings()
-        console.print(
-            f"Consortium [bold]{kept.consortium}[/] is in {home} already; it is kept as it is."
-        )
+        say("Consortium [bold]{}[/] is in {} already; it is kept as it is.", kept.consortium, home)
         for sentence in ignored_settings(given, settings, kept):
             print_warning(sentence)
         return
-    console.print(f"Consortium [bold]{settings.consortium}[/] made in {home}.")
-    console.print(f"Authority  {authority.fingerprint}")
-    console.print("Next: `consilium coordinator serve`, then `consilium silo register NAME`.")
+    say("Consortium [bold]{}[/] made in {}.", settings.consortium, home)
+    say("Authority  {}", authority.fingerprint)
+    say("Next: `consilium coordinator serve`, then `consilium silo register NAME`.")
 
 
 @app.command(name="serve")
@@ -151,6 +162,7 @@ def serve_command(
     exit_on_sigterm()
     folder = _existing(home)
     configure_logs(log_level)
+    log_narrowed(narrow(folder.places(sqlite_file(folder.database_url(folder.settings())))))
     asyncio.run(serve(folder, drain))
 
 
@@ -178,13 +190,13 @@ def rotate_authority(
         begin(folder.authority)
     finally:
         store.close()
-    console.print(f"Authority  {fingerprint} signs from now on.")
-    console.print(
+    say("Authority  {} signs from now on.", fingerprint)
+    say(
         "Silos renew by themselves within a heartbeat; admins run `consilium admin renew`. "
         "`consilium coordinator status` says who is missing; then `rotate-authority --finish`."
     )
     if folder.settings().server_certificate_folder:
-        console.print(
+        say(
             "The server's certificate is renewed by another program: before --finish, have it issued "
             "by the new authority (docs/certificates.md)."
         )
@@ -206,9 +218,9 @@ def _finish(folder: CoordinatorHome, store: Store, *, force: bool) -> None:
         old = authorities.previous.fingerprint
         store.outstanding.authority_changed(Act.AUTHORITY_ROTATION_FINISHED, old, now, held)
     authorities = finish(folder.authority)
-    console.print(f"Authority  {authorities.signing.fingerprint} is the only one trusted now.")
+    say("Authority  {} is the only one trusted now.", authorities.signing.fingerprint)
     if missing:
-        console.print(f"Locked out: {', '.join(missing)}. They join again with a new token.")
+        say("Locked out: {}. They join again with a new token.", ", ".join(missing))
 
 
 def _signed_by_previous(
@@ -245,7 +257,7 @@ def status(home: Home, as_json: JsonFlag = False) -> None:
     for key, value in rows.items():
         shown = local_time(value) if isinstance(value, datetime) else value
         text = ", ".join(shown) if isinstance(shown, list) else shown
-        console.print(f"{key.replace('_', ' '):<30} {text or '–'}")
+        say("{} {}", f"{key.replace('_', ' '):<30}", text or "–")
 
 
 def _status_rows(folder: CoordinatorHome) -> dict[str, str | datetime | list[str] | None]:
@@ -273,6 +285,7 @@ def _status_rows(folder: CoordinatorHome) -> dict[str, str | datetime | list[str
 app.command()(backup)
 app.command()(restore)
 app.command()(admit_admin)
+app.command()(doctor)
 
 
 def _existing(home: Path) -> CoordinatorHome:

@@ -22,11 +22,11 @@ from wire.runtime.files import digest_of
 from wire.runtime.terminal import (
     JsonFlag,
     as_dict,
-    console,
     local_time,
     print_json,
     print_messages,
     print_table,
+    say,
     size,
 )
 
@@ -73,11 +73,16 @@ def pretrain(
         return
     extractor = response.extractor
     already = " (it was there already)" if response.already_held else ""
-    console.print(
-        f"Published an extractor of [bold]{public.name}@{public.version}[/]{already}: {extractor.kind}, "
-        f"{extractor.dimensions} dimensions, {size(extractor.size_bytes)}. Write into task.yaml:"
+    say(
+        "Published an extractor of [bold]{}@{}[/]{}: {}, {} dimensions, {}. Write into task.yaml:",
+        public.name,
+        public.version,
+        already,
+        extractor.kind,
+        extractor.dimensions,
+        size(extractor.size_bytes),
     )
-    console.print(f"extractor: {extractor.digest}")
+    say("extractor: {}", extractor.digest)
 
 
 def extractors(

@@ -17,12 +17,12 @@ from wire.consilium.v1 import admin_pb2, registry_pb2
 from wire.runtime.terminal import (
     JsonFlag,
     as_dict,
-    console,
     enum_word,
     local_time,
     print_json,
     print_messages,
     print_table,
+    say,
     size,
 )
 
@@ -61,9 +61,14 @@ def add(
         return
     published = response.public_set
     already = " (it was there already)" if response.already_held else ""
-    console.print(
-        f"Published [bold]{published.name}@{published.version}[/]{already}: {published.rows} rows, "
-        f"{size(published.size_bytes)}, sha256 {published.digest}"
+    say(
+        "Published [bold]{}@{}[/]{}: {} rows, {}, sha256 {}",
+        published.name,
+        published.version,
+        already,
+        published.rows,
+        size(published.size_bytes),
+        published.digest,
     )
 
 
@@ -84,9 +89,7 @@ def list_command(home: Home, as_json: JsonFlag = False) -> None:
         [
             {
                 "set": f"{public.name}@{public.version}",
-                "kind": enum_word(
-                    registry_pb2.SetKind.Name(public.schema.kind).removeprefix("SET_KIND_")
-                ),
+                "kind": enum_word(registry_pb2.SetKind, public.schema.kind),
                 "rows": public.rows,
                 "size": size(public.size_bytes),
                 "added": local_time(public.added_at),

@@ -13,12 +13,13 @@ from wire.consilium.v1 import admin_pb2, rounds_pb2
 from wire.runtime.terminal import (
     JsonFlag,
     as_dict,
-    console,
     enum_word,
     local_time,
     print_json,
     print_messages,
     print_table,
+    say,
+    say_plain,
 )
 
 app = typer.Typer(no_args_is_help=True, help="Register silos and see how they are.")
@@ -52,12 +53,16 @@ def register(
     if as_json:
         print_json(as_dict(response))
         return
-    console.print(
-        f"Silo [bold]{response.silo.name}[/] is registered. Give this token to its IT, once, over a "
-        f"channel you trust; it is valid until {local_time(response.expires_at)}:\n"
+    say(
+        "Silo [bold]{}[/] is registered. Give this token to its IT, once, over a channel you trust; "
+        "it is valid until {}:\n",
+        response.silo.name,
+        local_time(response.expires_at),
     )
-    typer.echo(response.join_token)
-    console.print("\nThere: `consilium agent join TOKEN`, then `consilium agent run`.")
+    say_plain(response.join_token)
+    say(
+        "\nThere: `consilium agent join @FILE`, with the token in FILE, then `consilium agent run`."
+    )
 
 
 @app.command(name="list")
@@ -92,7 +97,7 @@ def show(name: Name, home: Home, as_json: JsonFlag = False) -> None:
         print_json(as_dict(silo))
         return
     for key, value in silo_row(silo).items():
-        console.print(f"{key:<12} {value}")
+        say("{} {}", f"{key:<12}", value)
 
 
 class Ballots(StrEnum):
@@ -133,7 +138,7 @@ def revoke(
             await link.admin.RevokeSilo(request)
 
     run(call())
-    console.print(f"Silo [bold]{name}[/] is revoked.")
+    say("Silo [bold]{}[/] is revoked.", name)
 
 
 @app.command()
@@ -146,7 +151,7 @@ def suspend(name: Name, ballots: BallotsOption, home: Home) -> None:
             await link.admin.SuspendSilo(request)
 
     run(call())
-    console.print(f"Silo [bold]{name}[/] is suspended.")
+    say("Silo [bold]{}[/] is suspended.", name)
 
 
 @app.command()
@@ -158,18 +163,16 @@ def resume(name: Name, home: Home) -> None:
             await link.admin.ResumeSilo(admin_pb2.ResumeSiloRequest(name=name))
 
     run(call())
-    console.print(f"Silo [bold]{name}[/] takes part again.")
+    say("Silo [bold]{}[/] takes part again.", name)
 
 
 def silo_row(silo: admin_pb2.Silo) -> dict[str, object]:
     """A silo as a person reads it."""
-    status = admin_pb2.MemberStatus.Name(silo.status).removeprefix("MEMBER_STATUS_")
-    activity = rounds_pb2.Activity.Name(silo.activity).removeprefix("ACTIVITY_")
     return {
         "silo": silo.name,
-        "status": enum_word(status),
+        "status": enum_word(admin_pb2.MemberStatus, silo.status),
         "connected": "yes" if silo.connected else "no",
-        "doing": enum_word(activity) if silo.connected else "–",
+        "doing": enum_word(rounds_pb2.Activity, silo.activity) if silo.connected else "–",
         "last seen": local_time(silo.last_seen_at),
         "certificate": local_time(silo.certificate_expires_at),
         "version": silo.agent_version or "–",

@@ -28,6 +28,7 @@ from wire.runtime.terminal import (
     print_json,
     print_messages,
     print_table,
+    say,
 )
 from wire.task.definition import TaskDefinition
 
@@ -59,9 +60,9 @@ def create(
     if as_json:
         print_json(as_dict(state))
         return
-    console.print(f"Task [bold]{state.definition.name}[/], sha256 {state.digest}")
+    say("Task [bold]{}[/], sha256 {}", state.definition.name, state.digest)
     if not start_now:
-        console.print(f"Next: `consilium task start {state.definition.name}`.")
+        say("Next: `consilium task start {}`.", definition.name)
 
 
 @app.command()
@@ -73,7 +74,7 @@ def start(name: Name, home: Home) -> None:
             return (await link.admin.StartTask(admin_pb2.StartTaskRequest(name=name))).task
 
     round_number = run(call()).open_round.number
-    console.print(f"Task [bold]{name}[/] is running; round {round_number} is open.")
+    say("Task [bold]{}[/] is running; round {} is open.", name, round_number)
 
 
 @app.command()
@@ -88,7 +89,7 @@ def pause(name: Name, home: Home) -> None:
             await link.admin.PauseTask(admin_pb2.PauseTaskRequest(name=name))
 
     run(call())
-    console.print(f"Task [bold]{name}[/] is paused.")
+    say("Task [bold]{}[/] is paused.", name)
 
 
 @app.command(name="list")
@@ -124,7 +125,7 @@ def show(name: Name, home: Home, as_json: JsonFlag = False) -> None:
         return
     definition = response.task.definition
     for key, value in {**task_row(response.task), **definition_words(definition)}.items():
-        console.print(f"{key:<10} {value}", markup=False)
+        say("{} {}", f"{key:<10}", value)
     rows = definition.rows
     print_table(
         "Rounds", [closed_row(closed, rows) for closed in response.history], empty="No round yet."

@@ -12,8 +12,9 @@ from coordinator.cli.fetching import fetched_consensus, fetched_set
 from wire.consilium.v1 import admin_pb2, ballot_pb2, registry_pb2
 from wire.errors import ConfigurationError
 from wire.public_file import PublicSetFolder
+from wire.remote_text import visible
 from wire.runtime.files import digest_of, write_atomically
-from wire.runtime.terminal import console, size
+from wire.runtime.terminal import say, size
 from wire.task.definition import TaskDefinition
 
 DEFINITION, PUBLIC_SET = "definition.json", "public-set"
@@ -51,10 +52,15 @@ def export(
 
     definition, header = run(call())
     labelled = definition.rows - header.abstained_rows
-    console.print(
-        f"Round {header.round} of [bold]{name}[/] is in {out}: {definition.rows} rows, {labelled} with a label."
+    say(
+        "Round {} of [bold]{}[/] is in {}: {} rows, {} with a label.",
+        header.round,
+        name,
+        out,
+        definition.rows,
+        labelled,
     )
-    console.print(f"Next: `consilium student train --from {out}`.")
+    say("Next: `consilium student train --from {}`.", out)
 
 
 def require_own(folder: Path, definition: TaskDefinition) -> None:
@@ -78,10 +84,10 @@ Everything here is public within the consortium: no hospital's data, model or ba
 {DEFINITION}
     The task as every hospital approved it: canonical JSON, sha256 {task.digest}
 {PUBLIC_SET}
-    {public.name}@{public.version}: {task.rows} rows, {size(public.size_bytes)}, sha256 {task.public_set}
+    {visible(public.name)}@{public.version}: {task.rows} rows, {size(public.size_bytes)}, sha256 {task.public_set}
     An Arrow IPC file (tables, texts) or an NPY file (arrays).
 {CONSENSUS}
-    A label for each row, in the order of {PUBLIC_SET}: {header.size_bytes} bytes, sha256 {header.digest}
+    A label for each row, in the order of {PUBLIC_SET}: {header.size_bytes} bytes, sha256 {visible(header.digest)}
     {task.rows - header.abstained_rows} rows have a label, {header.abstained_rows} have none; {header.ballots} ballots were counted.
     {shape.planes} planes of {shape.plane_bytes} bytes, most significant first: a plane has one bit per row, row 0 in the
     most significant bit of byte 0. The bits of a row make the index of its class among the labels of

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, NamedTuple
 
 import typer
-from rich.markup import escape
 from rich.table import Table
 
 from coordinator.cli.agreement_view import agreement_rows, lowest
@@ -14,7 +13,15 @@ from coordinator.cli.connection import AdminClient, Home, admin_link, run
 from wire.consilium.v1 import admin_pb2
 from wire.errors import ConfigurationError
 from wire.runtime.configuration import checked
-from wire.runtime.terminal import JsonFlag, as_dict, console, print_json, print_table
+from wire.runtime.terminal import (
+    JsonFlag,
+    as_dict,
+    cell,
+    console,
+    print_json,
+    print_table,
+    say,
+)
 from wire.task.consensus_policy import ConsensusPolicy, Credibility, RuleName
 from wire.task.definition import TaskDefinition
 
@@ -97,9 +104,12 @@ def preview(
 def _print_previews(
     definition: TaskDefinition, previews: Sequence[RulePreview], *, every: bool
 ) -> None:
-    console.print(
-        f"Round {previews[0].found.round} of [bold]{definition.name}[/], {definition.rows} rows, "
-        f"published by {definition.consensus.rule}"
+    say(
+        "Round {} of [bold]{}[/], {} rows, published by {}",
+        previews[0].found.round,
+        definition.name,
+        definition.rows,
+        definition.consensus.rule,
     )
     console.print(comparison([preview_row(each, definition.labels) for each in previews]))
     if not every:
@@ -109,7 +119,7 @@ def _print_previews(
             empty="Nobody was compared with it.",
         )
     elif all(each.policy.rule is not RuleName.WEIGHTED for each in previews):
-        console.print("weighted is left out: give --weight or --credibility")
+        say("weighted is left out: give --weight or --credibility")
 
 
 def weights(given: Iterable[str]) -> dict[str, int]:
@@ -154,7 +164,9 @@ def fitting(task: TaskDefinition, given: dict[str, Any]) -> list[ConsensusPolicy
 def preview_row(preview: RulePreview, labels: Sequence[str]) -> dict[str, object]:
     """A rule in the comparison."""
     found = preview.found
-    classes = [f"{label} {count}" for label, count in zip(labels, found.labelled_rows, strict=True)]
+    classes = [
+        f"{label} {count}" for label, count in zip(labels, found.labelled_rows, strict=False)
+    ]
     more = " …" if len(classes) > _SHOWN_CLASSES else ""
     return {
         "rule": rule_words(preview.policy),
@@ -170,10 +182,10 @@ def comparison(rows: Sequence[Mapping[str, object]]) -> Table:
     """Rules below each other; cells are wrapped between words, for no name may be cut short."""
     table = Table(box=None, padding=(0, 2, 0, 0))
     for column in rows[0]:
-        words = " ".join(str(row[column]) for row in rows).split()
+        words = " ".join(cell(row[column]).plain for row in rows).split()
         table.add_column(column, min_width=max(map(len, words)))
     for row in rows:
-        table.add_row(*(escape(str(value)) for value in row.values()))
+        table.add_row(*(cell(value) for value in row.values()))
     return table
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from typing import Final
 
+from pydantic import ValidationError
 from rich.console import Group, RenderableType
 from rich.panel import Panel
 from rich.table import Table
@@ -11,14 +13,14 @@ from rich.table import Table
 from coordinator.cli.silo import silo_row
 from wire.consilium.v1 import admin_pb2, task_pb2
 from wire.privacy.declaration import Declaration, PrivacyDemand
-from wire.runtime.terminal import enum_word, local_time
+from wire.runtime.terminal import cell, enum_word, local_time, styled
 from wire.task.definition import TaskDefinition
 from wire.task.words import task_words
 
 
 def status_word(task: task_pb2.TaskState) -> str:
     """`running`, `paused` …"""
-    return enum_word(task_pb2.TaskStatus.Name(task.status).removeprefix("TASK_STATUS_"))
+    return enum_word(task_pb2.TaskStatus, task.status)
 
 
 def waiting(task: task_pb2.TaskState) -> str:
@@ -64,9 +66,16 @@ def closed_row(closed: admin_pb2.ClosedRound, rows: int) -> dict[str, object]:
     }
 
 
+_DECLARED: Final = ("silo", "round", "mechanism", "ε", "δ", "of each")
+
+
 def declaration_row(declared: admin_pb2.SiloDeclaration) -> dict[str, object]:
     """What a silo says of the privacy of its latest ballot; ε is for the whole task."""
-    said = Declaration.from_proto(declared.privacy)
+    try:
+        said = Declaration.from_proto(declared.privacy)
+    except ValidationError:
+        unread = "unknown to this release"
+        return {**dict.fromkeys(_DECLARED, "–"), "silo": declared.silo, "mechanism": unread}
     epsilon = "no bound" if math.isinf(said.epsilon) else f"{said.epsilon:g}"
     return {
         "silo": declared.silo,
@@ -80,8 +89,11 @@ def declaration_row(declared: admin_pb2.SiloDeclaration) -> dict[str, object]:
 
 def definition_words(definition: task_pb2.TaskDefinition) -> dict[str, str]:
     """What a task has silos do, how their votes count and what it asks of ballots, by keyword."""
-    task = TaskDefinition.from_proto(definition)
-    return {**task_words(task), "asks for": demand_words(definition)}
+    try:
+        task = TaskDefinition.from_proto(definition)
+        return {**task_words(task), "asks for": demand_words(definition)}
+    except ValidationError:
+        return {"asks for": "unknown: this release does not understand the task's definition"}
 
 
 def demand_words(definition: task_pb2.TaskDefinition) -> str:
@@ -110,9 +122,9 @@ def task_panel(update: admin_pb2.WatchTaskResponse) -> RenderableType:
     for silo in update.silos:
         row = silo_row(silo)
         ballot = "in" if silo.name in voted else "–"
-        silos.add_row(silo.name, str(row["connected"]), str(row["doing"]), ballot)
+        silos.add_row(*map(cell, (silo.name, row["connected"], row["doing"], ballot)))
     row = task_row(task)
-    head = f"[bold]{row['task']}[/]  {row['status']}  round {row['round']}  {row['now']}  churn {row['churn']}"
-    if task.reason:
-        head += f"\n{task.reason}"
-    return Panel(Group(head, "", silos), expand=False)
+    told = (row[key] for key in ("task", "status", "round", "now", "churn"))
+    head = styled("[bold]{}[/]  {}  round {}  {}  churn {}", *told)
+    reason = (cell(task.reason),) if task.reason else ()
+    return Panel(Group(head, *reason, "", silos), expand=False)

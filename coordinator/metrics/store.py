@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from statistics import median
 from threading import Lock, Thread
 
 import structlog
@@ -29,6 +30,8 @@ log = structlog.get_logger()
 _FINISHED_SHOWN = timedelta(days=1)
 """How long a finished task is shown: methods of one round are finished as soon as there is any."""
 _MOST_TASKS = 100
+_LEAST_FOR_MEDIAN = 3
+"""Of fewer silos a median tells one of them what another voted."""
 _READ_SECONDS = 3.0
 """How long a scrape waits for the store: Prometheus discards a page that comes too late."""
 _CANNOT_VOTE = (rounds_pb2.ACTIVITY_WAITING_FOR_APPROVAL, rounds_pb2.ACTIVITY_REFUSED_BY_POLICY)
@@ -75,7 +78,7 @@ def read_snapshot(store: Store, now: datetime) -> StoreSnapshot:
 class StoreCollector(Collector):
     """The families below, and whether the store answered; without it the page shows everything else.
 
-    `shown` is called with the tasks on the page, so that counters are kept for the same ones.
+    With `per_silo` there are series that name silos. `shown` is called with the tasks on the page, so that counters are kept for the same ones.
     A read that takes longer than `timeout` seconds goes on in its thread; no other is begun meanwhile.
     """
 
@@ -85,17 +88,20 @@ class StoreCollector(Collector):
         clock: Callable[[], datetime],
         shown: Callable[[Iterable[str]], None] = lambda tasks: None,
         timeout: float = _READ_SECONDS,
+        *,
+        per_silo: bool = False,
     ) -> None:
         self._read = read
         self._clock = clock
         self._shown = shown
         self._timeout = timeout
+        self._per_silo = per_silo
         self._lock = Lock()
         self._reading: Future[StoreSnapshot] | None = None
 
     def describe(self) -> Iterable[Metric]:
         """The families without samples, so that registering does not touch the store."""
-        return [_up(None), *families(StoreSnapshot(), self._clock())]
+        return [_up(None), *families(StoreSnapshot(), self._clock(), per_silo=self._per_silo)]
 
     def collect(self) -> Iterable[Metric]:
         """The families as the store stands now."""
@@ -108,7 +114,7 @@ class StoreCollector(Collector):
             return [_up(False)]
         now = self._clock()
         self._shown(task.name for task in seen.watched(now))
-        return [_up(True), *families(seen, now)]
+        return [_up(True), *families(seen, now, per_silo=self._per_silo)]
 
     def _current_read(self) -> Future[StoreSnapshot]:
         with self._lock:
@@ -125,13 +131,15 @@ class StoreCollector(Collector):
             future.set_exception(error)
 
 
-def families(seen: StoreSnapshot, now: datetime) -> list[Metric]:
-    """Everything the store tells, as Prometheus reads it."""
+def families(seen: StoreSnapshot, now: datetime, *, per_silo: bool) -> list[Metric]:
+    """Everything the store tells, as Prometheus reads it; silos by name only if `per_silo`."""
+    named = [*_silo_families(seen.silos, now), _agreement_family(seen.agreements)]
     return [
-        *_silo_families(seen.silos, now),
+        *_consortium_families(seen.silos, now),
         *_task_families(seen.watched(now), seen.draws),
         *_round_families(seen, now),
-        _agreement_family(seen.agreements),
+        _median_agreement_family(seen.agreements),
+        *(named if per_silo else ()),
     ]
 
 
@@ -158,8 +166,31 @@ def _up(answered: bool | None) -> Metric:
     return up.family()
 
 
-def _silo_families(silos: Sequence[SiloRecord], now: datetime) -> list[Metric]:
+def _consortium_families(silos: Sequence[SiloRecord], now: datetime) -> list[Metric]:
+    """All silos together."""
     number = _Gauge("consilium_silos", "Silos by their status.", ("status",))
+    connected = _Gauge("consilium_silos_connected", "Active silos whose lease runs.", ())
+    expiry = _Gauge(
+        "consilium_silos_certificate_expiry_timestamp_seconds",
+        "When the first of the active silos' certificates expires.",
+        (),
+    )
+    counted = Counter(silo.status for silo in silos)
+    number.samples.update({(str(status),): counted[status] for status in MemberStatus})
+    active = [silo for silo in silos if silo.status is MemberStatus.ACTIVE]
+    connected.samples[()] = sum(silo.connected(now) for silo in active)
+    ends = [
+        silo.certificate_expires_at.timestamp()
+        for silo in active
+        if silo.certificate_expires_at is not None
+    ]
+    if ends:
+        expiry.samples[()] = min(ends)
+    return [one.family() for one in (number, connected, expiry)]
+
+
+def _silo_families(silos: Sequence[SiloRecord], now: datetime) -> list[Metric]:
+    """Each silo by its name."""
     connected = _Gauge(
         "consilium_silo_connected", "1 while the lease of an active silo runs.", ("silo",)
     )
@@ -174,8 +205,6 @@ def _silo_families(silos: Sequence[SiloRecord], now: datetime) -> list[Metric]:
     version = _Gauge(
         "consilium_silo_version_info", "What a silo's agent runs; always 1.", ("silo", "version")
     )
-    counted = Counter(silo.status for silo in silos)
-    number.samples.update({(str(status),): counted[status] for status in MemberStatus})
     for silo in silos:
         if silo.status is MemberStatus.ACTIVE:
             connected.samples[(silo.name,)] = silo.connected(now)
@@ -184,7 +213,7 @@ def _silo_families(silos: Sequence[SiloRecord], now: datetime) -> list[Metric]:
             version.samples[(silo.name, _bounded(silo.agent_version))] = 1
         if silo.certificate_expires_at is not None:
             expiry.samples[(silo.name,)] = silo.certificate_expires_at.timestamp()
-    return [one.family() for one in (number, connected, last_seen, expiry, version)]
+    return [one.family() for one in (connected, last_seen, expiry, version)]
 
 
 def _bounded(version: str) -> str:
@@ -282,6 +311,19 @@ def _able(silo: SiloRecord, now: datetime) -> bool:
     """True if it could vote as things are: it may, it is there, and no person or policy holds it up."""
     active = silo.status is MemberStatus.ACTIVE
     return active and silo.connected(now) and silo.activity not in _CANNOT_VOTE
+
+
+def _median_agreement_family(agreements: Sequence[TaskAgreement]) -> Metric:
+    middle = _Gauge(
+        "consilium_task_agreement_median_ratio",
+        "Median over silos of the share of votes in the latest round that the consensus confirms.",
+        ("task",),
+    )
+    for task in agreements:
+        shares = [rows.same / rows.compared for rows in task.silos.values() if rows.compared]
+        if len(shares) >= _LEAST_FOR_MEDIAN:
+            middle.samples[(task.task,)] = median(shares)
+    return middle.family()
 
 
 def _agreement_family(agreements: Sequence[TaskAgreement]) -> Metric:

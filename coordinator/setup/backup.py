@@ -40,7 +40,7 @@ class Backup:
 
 
 def back_up(home: CoordinatorHome, out: Path) -> Backup:
-    """Copies all that a coordinator must not lose to `out`, which appears when it is complete.
+    """Copies all that a coordinator must not lose to `out`, which appears when it is complete. No admin's key is in it.
 
     It holds the authority's key: only its owner can read it. ConfigurationError if `out` exists, or if something
     copied is damaged.
@@ -118,7 +118,7 @@ def _fill(home: CoordinatorHome, copy: CoordinatorHome) -> Backup:
 
 
 def _copy_folders(home: CoordinatorHome, copy: CoordinatorHome) -> None:
-    folders = ("authority", "server", "admin", "public_sets", "extractors")
+    folders = ("authority", "server", "public_sets", "extractors")
     for source, target in ((getattr(home, name), getattr(copy, name)) for name in folders):
         if source.exists():
             shutil.copytree(source, target, ignore=_LOCKS_AND_PARTS)

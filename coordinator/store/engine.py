@@ -15,6 +15,8 @@ from typing import Any, Final
 
 from alembic import command
 from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from alembic.util import CommandError
 from sqlalchemy import URL, Connection, Engine, Table, create_engine, event, make_url, text
 from sqlalchemy.dialects import postgresql, sqlite
@@ -127,6 +129,22 @@ def migrate(engine: Engine, revision: str = "head") -> None:
             broken = connection.exec_driver_sql("PRAGMA foreign_key_check").all()
             if broken:
                 raise RuntimeError(f"the migration left {len(broken)} references to nothing")
+
+
+def schema_revisions(url: str) -> tuple[str | None, str | None]:
+    """The schema that a database has, and the newest one we know; changes nothing.
+
+    Refusal STORE_UNAVAILABLE if it does not answer.
+    """
+    config = Config()
+    config.set_main_option("script_location", str(_MIGRATIONS))
+    engine = open_engine(url)
+    try:
+        with engine.connect() as connection:
+            present = MigrationContext.configure(connection).get_current_revision()
+    finally:
+        engine.dispose()
+    return present, ScriptDirectory.from_config(config).get_current_head()
 
 
 @contextmanager

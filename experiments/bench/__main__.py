@@ -13,7 +13,8 @@ from rich.console import Console
 from rich.table import Table
 
 from experiments.bench import Measurement, rounds, tally
-from wire.runtime.terminal import JsonFlag, console, print_json
+from experiments.terminal import console
+from wire.runtime.terminal import JsonFlag, print_json
 
 
 def bench(

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 from rich.console import Console
 
+from experiments.terminal import console, errors
 from wire.errors import ConfigurationError, ConsiliumError
-from wire.runtime.terminal import JsonFlag, console, errors, print_json
+from wire.runtime.terminal import JsonFlag, print_json
 
 if TYPE_CHECKING:
     from experiments.demo.outcome import Outcome

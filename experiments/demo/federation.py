@@ -180,8 +180,7 @@ class Federation:
             isolation = (await trainer.wait_ready()).isolation
         finally:
             await trainer.close()
-        mode = trainer_pb2.Isolation.Name(isolation).removeprefix("ISOLATION_")
-        self._isolation[name] = enum_word(mode)
+        self._isolation[name] = enum_word(trainer_pb2.Isolation, isolation)
         self._view.advance(Step.START, hospital.title)
 
     async def _follow(self, link: AdminClient, started: Callable[[], None]) -> None:

@@ -17,9 +17,10 @@ from experiments.soak.processes import SoakFailed
 from experiments.soak.run import Plan, soak
 from experiments.soak.schedule import draw
 from experiments.soak.view import LiveView, print_outcome, write_plot
+from experiments.terminal import console
 from wire.errors import ConsiliumError
 from wire.runtime.files import write_atomically
-from wire.runtime.terminal import console, print_error
+from wire.runtime.terminal import print_error
 
 
 def main(

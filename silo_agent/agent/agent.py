@@ -24,6 +24,7 @@ from silo_agent.agent.trainer_client import TrainerClient
 from silo_agent.agent.worker import TaskWorker
 from wire import __version__
 from wire.consilium.v1 import rounds_pb2, trainer_pb2
+from wire.enums import enum_name
 from wire.errors import (
     CERTIFICATE_EXPIRED,
     CERTIFICATE_SUPERSEDED,
@@ -105,8 +106,8 @@ class Agent:
         """Takes part until cancelled; raises a refusal after which trying again cannot help."""
         self._metrics.set_silo(self._coordinator.identity.name)
         described = await self._trainer.wait_ready()
-        isolation = trainer_pb2.Isolation.Name(described.isolation).removeprefix("ISOLATION_")
-        log.info("trainer_found", isolation=isolation.lower(), note=described.isolation_note)
+        isolation = enum_name(trainer_pb2.Isolation, described.isolation)
+        log.info("trainer_found", isolation=isolation, note=described.isolation_note)
         self._metrics.trainer_found(described)
         try:
             async with task_group() as group:

@@ -18,23 +18,25 @@ from silo_agent.agent.doctor.report import report
 from silo_agent.agent.fetch import fetch_public_set
 from silo_agent.agent.rejoin import existing_identity, rejoin
 from silo_agent.agent.run import RunOptions, run_agent
-from silo_agent.shared.findings import Status
 from silo_agent.shared.home import SiloHome
 from silo_agent.shared.home_option import Home
 from wire.errors import ConfigurationError
 from wire.identity.files import IdentityFiles
 from wire.identity.join_token import JoinToken
 from wire.net.enrolment import join as redeem
+from wire.net.metrics_page import MetricsPage, PageAccess
 from wire.net.proxy import PROXY_VARIABLE, read_proxy
+from wire.runtime.findings import Status
 from wire.runtime.logs import configure_logs
+from wire.runtime.secret_option import secret_text
 from wire.runtime.shutdown import DRAIN_SECONDS, Drain, exit_on_sigterm
 from wire.runtime.terminal import (
     JsonFlag,
-    console,
     local_time,
     print_json,
     print_table,
     print_warning,
+    say,
     size,
 )
 
@@ -55,7 +57,22 @@ MetricsPort = Annotated[
     int, typer.Option(help="Serve metrics on this port; 0 for none.", min=0, max=65535)
 ]
 MetricsListen = Annotated[
-    str, typer.Option(help="Address of the metrics page, which has no authentication.")
+    str,
+    typer.Option(help="Address of the metrics page; anybody who reaches it may read it, unless…"),
+]
+MetricsCredentials = Annotated[
+    Path | None,
+    typer.Option(
+        envvar="CONSILIUM_METRICS_CREDENTIALS_FILE",
+        help="…this file holds a bearer token or user:password that the page wants.",
+    ),
+]
+MetricsTls = Annotated[
+    Path | None,
+    typer.Option(
+        envvar="CONSILIUM_METRICS_TLS_FOLDER",
+        help="Folder with tls.crt and tls.key: the metrics page is served with TLS.",
+    ),
 ]
 LeasePatience = Annotated[
     float, typer.Option(help="Seconds to wait for a stale lease of another agent.", min=0)
@@ -83,21 +100,25 @@ def join(
 
     existing = existing_identity(folder) if if_missing else None
     if existing is None:
-        files = asyncio.run(redeemed(_token_text(token)))
+        files = asyncio.run(redeemed(secret_text(token)))
     else:
         text, now = _token_text_if_any(token), datetime.now(UTC)
         renewed = asyncio.run(rejoin(existing, text, now, redeemed, print_warning))
         if renewed is None:
-            console.print(
-                f"Joined [bold]{existing.consortium}[/] as [bold]{existing.name}[/] before; it is kept so."
+            say(
+                "Joined [bold]{}[/] as [bold]{}[/] before; it is kept so.",
+                existing.consortium,
+                existing.name,
             )
             return
         files = renewed
-    console.print(
-        f"Joined [bold]{files.consortium}[/] as [bold]{files.name}[/]; the certificate is valid until "
-        f"{local_time(files.certificate.not_after)}."
+    say(
+        "Joined [bold]{}[/] as [bold]{}[/]; the certificate is valid until {}.",
+        files.consortium,
+        files.name,
+        local_time(files.certificate.not_after),
     )
-    console.print("Next: write silo.yaml, `consilium agent doctor`, `consilium agent run`.")
+    say("Next: write silo.yaml, `consilium agent doctor`, `consilium agent run`.")
 
 
 @agent.command()
@@ -105,7 +126,10 @@ def doctor(
     context: typer.Context,
     home: Home,
     token: Annotated[
-        str, typer.Option(help="Before joining: examine the way to where this token is redeemed.")
+        str,
+        typer.Option(
+            help="Before joining: examine the way to where this token is redeemed; or @FILE."
+        ),
     ] = "",
     proxy: ProxySetting = "",
     network_only: Annotated[
@@ -119,7 +143,7 @@ def doctor(
     on_command_line = source is not None and source.name == "COMMANDLINE"
     inputs = DoctorInputs(
         home=SiloHome(home),
-        token=JoinToken.parse(_token_text(token)) if token else None,
+        token=JoinToken.parse(secret_text(token)) if token else None,
         proxy=via,
         password_on_command_line=on_command_line
         and not proxy.startswith("@")
@@ -135,14 +159,17 @@ def run(
     home: Home,
     metrics_port: MetricsPort = 0,
     metrics_listen: MetricsListen = "127.0.0.1",
+    metrics_credentials_file: MetricsCredentials = None,
+    metrics_tls_folder: MetricsTls = None,
     lease_patience: LeasePatience = 60.0,
     drain: Drain = DRAIN_SECONDS,
     proxy: ProxySetting = "",
     log_level: LogLevel = "info",
 ) -> None:
     """Take part: agent and trainer, each a process of its own. Safe to kill at any moment."""
-    page, via = (metrics_port, metrics_listen), read_proxy(proxy)
-    _run(home, RunOptions(True, *page, log_level, lease_patience, drain, via))
+    access = PageAccess(metrics_credentials_file, metrics_tls_folder)
+    page, via = MetricsPage(metrics_listen, metrics_port, access), read_proxy(proxy)
+    _run(home, RunOptions(True, page, log_level, lease_patience, drain, via))
 
 
 @agent.command()
@@ -150,14 +177,17 @@ def relay(
     home: Home,
     metrics_port: MetricsPort = 0,
     metrics_listen: MetricsListen = "127.0.0.1",
+    metrics_credentials_file: MetricsCredentials = None,
+    metrics_tls_folder: MetricsTls = None,
     lease_patience: LeasePatience = 60.0,
     drain: Drain = DRAIN_SECONDS,
     proxy: ProxySetting = "",
     log_level: LogLevel = "info",
 ) -> None:
     """Run the network side alone, where the trainer has a container of its own."""
-    page, via = (metrics_port, metrics_listen), read_proxy(proxy)
-    _run(home, RunOptions(False, *page, log_level, lease_patience, drain, via))
+    access = PageAccess(metrics_credentials_file, metrics_tls_folder)
+    page, via = MetricsPage(metrics_listen, metrics_port, access), read_proxy(proxy)
+    _run(home, RunOptions(False, page, log_level, lease_patience, drain, via))
 
 
 @agent.command()
@@ -174,7 +204,7 @@ def fetch(
         return yes or typer.confirm(f"Fetch {size(length)}?")
 
     if asyncio.run(fetch_public_set(SiloHome(home), digest, via, agreed)):
-        console.print(f"Public set {digest} is in {SiloHome(home).public_sets}.", soft_wrap=True)
+        say("Public set {} is in {}.", digest, SiloHome(home).public_sets)
 
 
 @agent.command()
@@ -208,20 +238,10 @@ def _traffic_row(entry: AuditEntry) -> dict[str, object]:
     }
 
 
-def _token_text(token: str) -> str:
-    """A token as given, or the content of @FILE."""
-    if not token.startswith("@"):
-        return token
-    try:
-        return Path(token[1:]).read_text(encoding="ascii")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"{token[1:]} cannot be read: {error}.") from None
-
-
 def _token_text_if_any(token: str) -> str:
-    """The same, empty if there is no such file: one whose token was redeemed may be deleted."""
+    """A token as given or the content of @FILE, empty if there is no such file: one whose token was redeemed may be deleted."""
     try:
-        return _token_text(token)
+        return secret_text(token)
     except ConfigurationError:
         return ""
 

@@ -13,7 +13,6 @@ from prometheus_client import (
     CollectorRegistry,
     Gauge,
     disable_created_metrics,
-    start_http_server,
 )
 
 from silo_agent.agent.agent import Agent, AgentOptions
@@ -31,9 +30,11 @@ from silo_agent.shared.home import SiloHome
 from silo_agent.shared.probe import COMPONENT, CONNECTED
 from wire.errors import ConfigurationError
 from wire.identity.files import IdentityFiles
+from wire.net.metrics_page import NO_PAGE, MetricsPage, serve_page
 from wire.net.proxy import Proxy
 from wire.runtime.files import discard_unfinished
 from wire.runtime.health import Health, health_socket, serve_health
+from wire.runtime.permissions import log_narrowed, narrow
 from wire.runtime.sharing import make_private_folder
 from wire.runtime.shutdown import DRAIN_SECONDS, stop_requested
 from wire.runtime.task_group import task_group
@@ -47,10 +48,8 @@ class RunOptions:
 
     with_trainer: bool
     """Start the trainer too; False where it has a container of its own."""
-    metrics_port: int = 0
-    """Port of the metrics page; 0 for none."""
-    metrics_listen: str = "127.0.0.1"
-    """Address of the metrics page; it has no authentication."""
+    metrics: MetricsPage = NO_PAGE
+    """The metrics page."""
     log_level: str = "info"
     lease_patience: float = 60.0
     drain: float = DRAIN_SECONDS
@@ -62,6 +61,7 @@ class RunOptions:
 async def run_agent(home: SiloHome, options: RunOptions) -> None:
     """Takes part until SIGTERM or SIGINT, then gives up its lease; nothing started here outlives it."""
     identity = IdentityFiles.load(home.identity)
+    log_narrowed(narrow(home.network_side))
     lock = InstanceLock(home.agent)
     discard_unfinished(home.agent)
     audit = AuditLog(home.agent, lambda: datetime.now(UTC))
@@ -70,8 +70,8 @@ async def run_agent(home: SiloHome, options: RunOptions) -> None:
     disable_created_metrics()  # type: ignore[no-untyped-call]
     registry = CollectorRegistry()
     metrics = AgentMetrics(registry)
-    if options.metrics_port:
-        _serve_metrics(options.metrics_listen, options.metrics_port, registry)
+    if options.metrics.port:
+        _serve_metrics(options.metrics, registry)
     coordinator = CoordinatorClient(identity, options.proxy)
     trainer = TrainerClient(home.socket)
     clock = CoordinatorClock(lambda: datetime.now(UTC), metrics.clock_skew)
@@ -117,11 +117,11 @@ def _is_set(gauge: Gauge) -> bool:
     return any(sample.value for metric in gauge.collect() for sample in metric.samples)
 
 
-def _serve_metrics(host: str, port: int, registry: CollectorRegistry) -> None:
+def _serve_metrics(page: MetricsPage, registry: CollectorRegistry) -> None:
     try:
-        start_http_server(port, host, registry=registry)
+        serve_page(page, registry)
     except OSError:
         raise ConfigurationError(
-            f"Port {port} on {host} cannot be used.",
+            f"Port {page.port} on {page.host} cannot be used.",
             "Another program may hold it; choose another --metrics-port or --metrics-listen.",
         ) from None

@@ -87,7 +87,7 @@ class TrainerClient:
         try:
             yield
         except grpc.aio.AioRpcError as error:
-            refusal = from_rpc(error)
+            refusal = from_rpc(error, "The trainer")
             if refusal is None:
                 refusal = Refusal(TRAINER_UNREACHABLE, socket=self._socket)
             raise refusal from error

@@ -6,10 +6,19 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from wire.runtime.permissions import PRIVATE, Modes, Place
+from wire.runtime.sharing import is_shared
+
 
 def default_home() -> Path:
     """$CONSILIUM_SILO_HOME, else ~/.consilium/silo."""
     return Path(os.environ.get("CONSILIUM_SILO_HOME") or Path.home() / ".consilium" / "silo")
+
+
+# silo.yaml is the administrator's, who may be another member of the group.
+_ROOT = Modes(folder=0o750)
+# Where agent and trainer are two accounts, their common group.
+_SHARED = Modes(folder=0o3770, file=0o660)
 
 
 @dataclass(frozen=True)
@@ -92,3 +101,22 @@ class SiloHome:
     def ledger_witness(self) -> Path:
         """The ledger's last known entry; on another volume than the ledger, if there is one."""
         return self.root / "witness" / "ledger.json"
+
+    @property
+    def network_side(self) -> tuple[Place, ...]:
+        """What the agent keeps, and who may read it."""
+        ours = (Place(self.identity), Place(self.agent))
+        return (*ours, self._both_sides, Place(self.root, _ROOT, alone=True))
+
+    @property
+    def private_side(self) -> tuple[Place, ...]:
+        """What the trainer keeps, and who may read it."""
+        witness = Place(self.ledger_witness.parent)
+        ours = (Place(self.trainer), witness)
+        return (*ours, self._both_sides, Place(self.root, _ROOT, alone=True))
+
+    @property
+    def _both_sides(self) -> Place:
+        """What both sides use: one account's, or their group's if it was laid out so (`wire.runtime.sharing`)."""
+        shared = self.exchange.is_dir() and is_shared(self.exchange)
+        return Place(self.exchange, _SHARED if shared else PRIVATE)

@@ -14,8 +14,6 @@ from pathlib import Path
 
 import numpy as np
 
-from silo_agent.shared.disk import FreeBytes, check_disk, free_bytes
-from silo_agent.shared.findings import Check, Finding, Status, failed, ok, run_in_order, warning
 from silo_agent.shared.home import SiloHome
 from silo_agent.trainer.approval.policy import in_words
 from silo_agent.trainer.data.private_data import PrivateData, load_private
@@ -35,7 +33,10 @@ from wire.errors import (
     Refusal,
 )
 from wire.public_content import inspect
+from wire.runtime.disk import FreeBytes, check_disk, free_bytes
 from wire.runtime.files import lock_holder
+from wire.runtime.findings import Check, Finding, Status, failed, ok, run_in_order, warning
+from wire.runtime.permissions import access_finding
 from wire.task.definition import TaskDefinition
 
 _READING_ROWS = ("private data", "learner", "data schema")
@@ -80,6 +81,7 @@ class TrainerChecks:
         if self._isolation is not None:
             yield _isolated(self._isolation)
         yield check_disk("trainer's disk", [self._home.trainer, self._home.exchange], 0, self._free)
+        yield access_finding(self._home.private_side, "trainer's files")
         blocked = ""
         for finding in run_in_order([("silo.yaml", self._read)]):
             yield finding

@@ -51,6 +51,7 @@ from wire.runtime.configuration import explain
 from wire.runtime.crash_points import crash_point
 from wire.runtime.files import discard_unfinished, lock_until_exit
 from wire.runtime.health import Health
+from wire.runtime.permissions import log_narrowed, narrow
 from wire.runtime.sharing import let_group_connect, make_private_folder
 from wire.runtime.shutdown import DRAIN_SECONDS, stop_requested
 from wire.task.definition import TaskDefinition
@@ -289,6 +290,7 @@ async def serve(home: SiloHome, isolation: Isolation, drain: float = DRAIN_SECON
     settings = read_settings(home.settings_file)
     # From here on folder, ledger and socket are this trainer's alone.
     await _acquire_lock(home, settings.fingerprint)
+    log_narrowed(narrow(home.private_side))
     discard_unfinished(home.tasks)
     PublicCopies(home).drop_all()
     make_private_folder(home.exchange)

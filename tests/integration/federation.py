@@ -131,6 +131,7 @@ class Federation:
             port=self.port,
             enrolment_port=self.enrolment_port,
             metrics_port=self.metrics_port,
+            metrics_per_silo=True,
             lease=LEASE,
         )
         self.coordinator = Service(

@@ -30,12 +30,12 @@ from proxy import RunningProxy, running_proxy
 
 from coordinator.pki.authority import Authority, IssuedKey
 from silo_agent.agent.doctor.doctor import DoctorInputs, run_checks
-from silo_agent.shared.findings import Finding, Status
 from silo_agent.shared.home import SiloHome
 from wire.identity.files import key_pem, new_key
 from wire.identity.identity import Role
 from wire.identity.join_token import JoinToken
 from wire.net.proxy import Proxy
+from wire.runtime.findings import Finding, Status
 
 GATEWAY = "Hospital Web Gateway CA"
 

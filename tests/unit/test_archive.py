@@ -11,7 +11,14 @@ from pathlib import Path
 import pytest
 
 from wire.errors import ConfigurationError
-from wire.runtime.archive import STREAM, open_backup, pack, temporary_folder, unpack
+from wire.runtime.archive import (
+    STREAM,
+    backup_from,
+    backup_to,
+    pack,
+    temporary_folder,
+    unpack,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -124,22 +131,22 @@ def test_noise_is_refused(tmp_path: Path) -> None:
 
 def test_a_file_is_never_replaced(tmp_path: Path) -> None:
     file = tmp_path / "backup.tar"
-    with open_backup(file, "w") as written:
+    with backup_to(file, None) as written:
         written.write(b"first")
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    with pytest.raises(ConfigurationError, match="exists"), open_backup(file, "w"):
+    with pytest.raises(ConfigurationError, match="exists"), backup_to(file, None):
         pass
     assert file.read_bytes() == b"first"
     with (
         pytest.raises(ConfigurationError, match="No such file"),
-        open_backup(tmp_path / "none", "r"),
+        backup_from(tmp_path / "none", str),
     ):
         pass
 
 
 def test_a_terminal_is_no_place_for_a_backup(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    with pytest.raises(ConfigurationError, match="terminal"), open_backup(STREAM, "w"):
+    with pytest.raises(ConfigurationError, match="terminal"), backup_to(STREAM, None):
         pass
 
 
@@ -147,7 +154,7 @@ def test_a_file_that_did_not_get_whole_goes_again(tmp_path: Path) -> None:
     file = tmp_path / "backup.tar"
 
     def interrupted() -> None:
-        with open_backup(file, "w") as written:
+        with backup_to(file, None) as written:
             written.write(b"half")
             raise KeyboardInterrupt
 

@@ -17,8 +17,6 @@ from silo_agent.agent.doctor.membership import (
     protocol_finding,
     role_finding,
 )
-from silo_agent.shared.disk import check_disk
-from silo_agent.shared.findings import Finding, Status, failed, ok, run_in_order, warning, worst
 from silo_agent.shared.home import SiloHome
 from silo_agent.trainer import check as rehearsals
 from silo_agent.trainer.check import TrainerChecks
@@ -27,6 +25,8 @@ from wire.consilium.v1 import identity_pb2
 from wire.errors import ConfigurationError
 from wire.identity.files import IdentityFiles
 from wire.net.proxy import Proxy, read_proxy, without_proxy
+from wire.runtime.disk import check_disk
+from wire.runtime.findings import Finding, Status, failed, ok, run_in_order, warning, worst
 
 pytestmark = pytest.mark.slow
 

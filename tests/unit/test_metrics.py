@@ -58,7 +58,7 @@ def declared(registry: CollectorRegistry) -> dict[str, tuple[str, set[str]]]:
 def coordinator_registry() -> CollectorRegistry:
     registry = CollectorRegistry()
     Metrics(registry)
-    registry.register(StoreCollector(lambda now: StoreSnapshot(), lambda: NOW))
+    registry.register(StoreCollector(lambda now: StoreSnapshot(), lambda: NOW, per_silo=True))
     return registry
 
 

@@ -83,7 +83,9 @@ class Page:
 
     def __init__(self, *silos: SiloRecord, tasks: tuple[TaskRecord, ...] = ()) -> None:
         self.registry = CollectorRegistry()
-        self.registry.register(StoreCollector(lambda now: StoreSnapshot(silos, tasks), lambda: NOW))
+        self.registry.register(
+            StoreCollector(lambda now: StoreSnapshot(silos, tasks), lambda: NOW, per_silo=True)
+        )
 
     def sample(self, name: str, **labels: str) -> float | None:
         return self.registry.get_sample_value(f"consilium_{name}", labels)
@@ -201,10 +203,12 @@ class TestRounds:
         assert shown == {f"t{number}" for number in range(30, 130)}
 
 
-def reading(read: Callable[[datetime], StoreSnapshot], timeout: float = 30) -> CollectorRegistry:
+def reading(
+    read: Callable[[datetime], StoreSnapshot], timeout: float = 30, *, per_silo: bool = True
+) -> CollectorRegistry:
     registry = CollectorRegistry()
     Metrics(registry)
-    registry.register(StoreCollector(read, lambda: NOW, timeout=timeout))
+    registry.register(StoreCollector(read, lambda: NOW, timeout=timeout, per_silo=per_silo))
     return registry
 
 
@@ -219,6 +223,25 @@ class TestTheStoreItself:
             return registry.get_sample_value("consilium_silo_agreement_ratio", labels)
 
         assert (share("north"), share("silent")) == (0.75, None)
+
+    def test_unless_asked_for_no_series_names_a_silo(self) -> None:
+        votes = {name: Agreement(8, same) for name, same in zip("abc", (2, 6, 8), strict=True)}
+        silos = [silo("a"), silo("b", lease_until=NOW - MINUTE), silo("c")]
+        found = StoreSnapshot(silos, agreements=[TaskAgreement("flu", votes)])
+        registry = reading(lambda now: found, per_silo=False)
+        samples = [sample for family in registry.collect() for sample in family.samples]
+        assert not [sample for sample in samples if "silo" in sample.labels]
+        assert registry.get_sample_value("consilium_silos_connected") == 2
+        median = "consilium_task_agreement_median_ratio"
+        assert registry.get_sample_value(median, {"task": "flu"}) == 0.75
+        assert registry.get_sample_value("consilium_silos_certificate_expiry_timestamp_seconds")
+
+    def test_of_two_silos_the_median_would_tell_one_of_the_other(self) -> None:
+        votes = {"a": Agreement(8, 2), "b": Agreement(8, 6)}
+        found = StoreSnapshot(agreements=[TaskAgreement("flu", votes)])
+        registry = reading(lambda now: found, per_silo=False)
+        median = "consilium_task_agreement_median_ratio"
+        assert registry.get_sample_value(median, {"task": "flu"}) is None
 
     def test_registering_does_not_touch_it(self) -> None:
         asked: list[datetime] = []

@@ -8,15 +8,17 @@ import sys
 import tarfile
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, cast
 
 from wire.errors import ConfigurationError
+from wire.runtime.sealed import SealingWriter, opened
 
 _TEMPORARY_PREFIX = ".backup-"
 _ABANDONED_SECONDS = 86400.0
+_PIECE = 1 << 20
 
 STREAM = Path("-")
 """On the command line: standard output or input."""
@@ -41,6 +43,9 @@ def unpack(source: IO[bytes], folder: Path, kind: str) -> None:
     try:
         with tarfile.open(fileobj=source, mode="r|") as archive:
             archive.extractall(folder, filter=_restricted)  # noqa: S202  stricter than `data`
+        # To the end, which says whether an encrypted stream is whole.
+        while source.read(_PIECE):
+            pass
     except (tarfile.TarError, EOFError) as error:
         raise ConfigurationError(f"The backup cannot be read: {error}.") from error
     try:
@@ -66,7 +71,26 @@ def temporary_folder(folder: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def open_backup(file: Path, mode: str) -> Iterator[IO[bytes]]:
+def backup_to(file: Path, passphrase: str | None) -> Iterator[IO[bytes]]:
+    """As `_open` for writing; what is written is encrypted if there is a passphrase."""
+    with _open(file, "w") as out:
+        if passphrase is None:
+            yield out
+            return
+        sealing = SealingWriter(out, passphrase)
+        yield cast("IO[bytes]", sealing)
+        sealing.finish()
+
+
+@contextmanager
+def backup_from(file: Path, passphrase: Callable[[], str]) -> Iterator[IO[bytes]]:
+    """As `_open` for reading; an encrypted backup is recognised, and `passphrase` asked for."""
+    with _open(file, "r") as source:
+        yield opened(source, passphrase)
+
+
+@contextmanager
+def _open(file: Path, mode: str) -> Iterator[IO[bytes]]:
     """Opens a file, or standard input or output for `STREAM`; `mode` is "r" or "w".
 
     A new file has mode 0600, never replaces another, and is removed if the block fails.

@@ -9,7 +9,8 @@ import typer
 
 from wire import __version__
 from wire.errors import ConfigurationError, ConsiliumError
-from wire.runtime.terminal import print_error
+from wire.runtime.permissions import keep_private
+from wire.runtime.terminal import print_error, print_traceback
 
 GROUP = "consilium.commands"
 
@@ -56,7 +57,9 @@ def _needed(arguments: list[str]) -> list[EntryPoint]:
 
 
 def main() -> None:
-    """Runs the command; a ConsiliumError is printed to standard error, with exit status 1."""
+    """Runs the command with files for its owner only; a ConsiliumError is printed to standard error, with exit status 1."""
+    keep_private()
+    sys.excepthook = print_traceback
     try:
         application(sys.argv[1:])()
     except ConsiliumError as error:

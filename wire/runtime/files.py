@@ -18,7 +18,7 @@ _PART = ".part"
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
-def write_atomically(path: Path, content: bytes, mode: int = 0o644) -> None:
+def write_atomically(path: Path, content: bytes, mode: int = 0o600) -> None:
     """Replaces `path` with `content`; a crash leaves the old file or the new one, never a part.
 
     Refusal DISK_FULL, and the old file stays, if there is no space for the new one.

@@ -16,7 +16,12 @@ from typing import Any
 
 import structlog
 
+from wire.remote_text import visible
+
 _log = structlog.get_logger()
+
+_TRACEBACK = "exception"
+_MOST_TRACEBACK_CHARACTERS = 64 << 10
 
 
 def configure_logs(
@@ -36,6 +41,7 @@ def configure_logs(
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info if exception_text else _without_text,
+            _visible_values,
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelName(level.upper())),
@@ -63,6 +69,20 @@ def _without_text(
     error = found[1] if isinstance(found, tuple) else found
     if isinstance(error, BaseException):
         event.update(exception_summary(error))
+    return event
+
+
+def _visible_values(
+    _logger: Any, _method: str, event: MutableMapping[str, Any]
+) -> MutableMapping[str, Any]:
+    """structlog's processor for what other machines said: nothing in a value steers a terminal or fills a disk."""
+    for key, value in event.items():
+        if key == _TRACEBACK:
+            event[key] = visible(str(value), _MOST_TRACEBACK_CHARACTERS, lines=True)
+        elif isinstance(value, str):
+            event[key] = visible(value)
+        elif isinstance(value, list | tuple):
+            event[key] = [visible(each) if isinstance(each, str) else each for each in value]
     return event
 
 

@@ -35,8 +35,8 @@ CONSORTIUM = Dashboard(
                     "Silos connected",
                     "Active silos whose lease runs, and how many there are.",
                     (
-                        Query("sum(max by (silo) (consilium_silo_connected))", "connected"),
-                        Query("count(max by (silo) (consilium_silo_connected))", "active"),
+                        Query("max(consilium_silos_connected)", "connected"),
+                        Query('max(consilium_silos{status="active"})', "active"),
                     ),
                     kind="stat",
                     width=5,
@@ -233,11 +233,15 @@ CONSORTIUM = Dashboard(
                 ),
                 Panel(
                     "Agreement of each silo",
-                    "Share of a silo's votes that the latest consensus confirms. Below 70 % and far from the others: the silo may be broken.",
+                    "Share of a silo's votes that the latest consensus confirms. Below 70 % and far from the others: the silo may be broken. Only the median unless metrics_per_silo is set in coordinator.yaml.",
                     (
                         Query(
                             f"max by (task, silo) (consilium_silo_agreement_ratio{_OF_TASK})",
                             "{{task}} {{silo}}",
+                        ),
+                        Query(
+                            f"max by (task) (consilium_task_agreement_median_ratio{_OF_TASK})",
+                            "{{task}} median",
                         ),
                     ),
                     unit="percentunit",
@@ -264,7 +268,7 @@ CONSORTIUM = Dashboard(
             (
                 Panel(
                     "Silos",
-                    "Last sign of life, time left on the certificate and version of each silo.",
+                    "Last sign of life, time left on the certificate and version of each silo. Empty unless metrics_per_silo is set in coordinator.yaml.",
                     (
                         Query("max by (silo, version) (consilium_silo_version_info)"),
                         Query("max by (silo) (consilium_silo_connected)", "connected"),

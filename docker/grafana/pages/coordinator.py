@@ -207,6 +207,21 @@ COORDINATOR = Dashboard(
                     falling=True,
                 ),
                 Panel(
+                    "First silo's certificate left",
+                    "Time until the first of the active silos' certificates expires; agents renew theirs at two thirds.",
+                    (
+                        Query(
+                            "max(consilium_silos_certificate_expiry_timestamp_seconds) - time()",
+                            "first",
+                        ),
+                    ),
+                    kind="stat",
+                    unit="s",
+                    height=5,
+                    limits=(DAY, 2 * DAY),
+                    falling=True,
+                ),
+                Panel(
                     "Authority left",
                     "Time until the authority that signs now expires.",
                     (

@@ -11,7 +11,7 @@ _SILO = '{silo="$silo"}'
 SILO = Dashboard(
     "silo",
     "One silo",
-    "One silo as the consortium sees it. Read from the coordinator; the hospital's own view is another page.",
+    "One silo as the consortium sees it. Read from the coordinator, and empty unless metrics_per_silo is set in its coordinator.yaml; the hospital's own view is another page.",
     variables=(
         Variable("silo", "Silo", "label_values(consilium_silo_last_seen_timestamp_seconds, silo)"),
     ),

@@ -8,6 +8,7 @@ port: {{ .Values.ports.services }}
 enrolment_port: {{ .Values.ports.enrolment }}
 metrics_listen: {{ .Values.listen | quote }}
 metrics_port: {{ .Values.ports.metrics }}
+metrics_per_silo: {{ .Values.settings.metricsPerSilo }}
 database: {{ .Values.database.url | quote }}
 lease: {{ .Values.settings.lease }}
 certificate_lifetime: {{ .Values.settings.certificateLifetime }}

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.markup import escape
 
 from silo_agent.agent.audit.file import StoredRecord, read_record
 from silo_agent.agent.audit.receipts import SignerFolder
@@ -21,11 +20,11 @@ from wire.runtime.files import write_atomically
 from wire.runtime.terminal import (
     Format,
     JsonFlag,
-    console,
     export_text,
     local_time,
     print_json,
     print_table,
+    say,
     size,
 )
 
@@ -64,16 +63,16 @@ def verify(home: Home, as_json: JsonFlag = False) -> None:
             raise typer.Exit(1)
         return
     if report.broken is None:
-        console.print(f"[green]ok[/]  {report.entries} entries, head {report.head.hash}")
-    console.print(f"    {report.ballots} ballots left, {report.proven} receipts verified")
+        say("[green]ok[/]  {} entries, head {}", report.entries, report.head.hash)
+    say("    {} ballots left, {} receipts verified", report.ballots, report.proven)
     for ballot in report.without_receipt:
         answer = "refused by the coordinator" if ballot.refused else "no answer yet"
         where = f"round {ballot.round} of {ballot.task}, entry {ballot.sequence}"
-        console.print(f"    no receipt: {escape(where)}, {answer}")
+        say("    no receipt: {}, {}", where, answer)
     if report.torn:
-        console.print(f"    {report.torn} half-written lines were left by a crash and set aside")
+        say("    {} half-written lines were left by a crash and set aside", report.torn)
     for failure in failures[:-1]:
-        console.print(f"[bold red]error[/] {escape(failure.sentence)}")
+        say("[bold red]error[/] {}", failure.sentence)
     if failures:
         raise failures[-1]
 
@@ -94,7 +93,7 @@ def export(
         write_atomically(out, text.encode())
     except OSError as error:
         raise ConfigurationError(f"{out} cannot be written: {error.strerror}.") from None
-    console.print(f"{len(entries)} entries written to {out}.")
+    say("{} entries written to {}.", len(entries), out)
 
 
 def _record(home: Path) -> StoredRecord:

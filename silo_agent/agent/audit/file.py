@@ -91,7 +91,7 @@ class RecordWriter:
 
     def _write(self, line: bytes) -> None:
         created = not self._path.exists()
-        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         with os.fdopen(descriptor, "r+b") as file:
             if torn := self._trailing_bytes(descriptor):
                 self._set_aside(torn)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import socket
 from datetime import datetime, timedelta
 
-from silo_agent.shared.findings import Check, Finding, ok, warning
 from wire.errors import SERVER_UNTRUSTED, TLS_REFUSED, Fault, Refusal
 from wire.identity.files import IdentityFiles
 from wire.net.dialling import Route
 from wire.net.tls_diagnosis import tls_handshake
+from wire.runtime.findings import Check, Finding, ok, warning
 
 DNS, TCP, PROXY, TLS = "DNS", "TCP", "HTTP proxy", "TLS"
 NAMES = (DNS, TCP, PROXY, TLS)

@@ -20,8 +20,14 @@ from silo_agent.agent.doctor.connection import ConnectionChecks
 from silo_agent.agent.doctor.environment import ENVIRONMENT, environment_finding
 from silo_agent.agent.doctor.membership import MembershipReply
 from silo_agent.agent.doctor.trainer_check import TrainerCheck
-from silo_agent.shared.disk import FreeBytes, check_disk, free_bytes
-from silo_agent.shared.findings import (
+from silo_agent.shared.home import SiloHome
+from wire.errors import AUTHORITY_MISMATCH, TOKEN_EXPIRED, ConfigurationError, Refusal
+from wire.identity.files import IdentityFiles
+from wire.identity.join_token import JoinToken
+from wire.net.dialling import Route
+from wire.net.proxy import Proxy
+from wire.runtime.disk import FreeBytes, check_disk, free_bytes
+from wire.runtime.findings import (
     Check,
     Finding,
     Status,
@@ -31,12 +37,7 @@ from silo_agent.shared.findings import (
     run_in_order,
     skipped,
 )
-from silo_agent.shared.home import SiloHome
-from wire.errors import AUTHORITY_MISMATCH, TOKEN_EXPIRED, ConfigurationError, Refusal
-from wire.identity.files import IdentityFiles
-from wire.identity.join_token import JoinToken
-from wire.net.dialling import Route
-from wire.net.proxy import Proxy
+from wire.runtime.permissions import ACCESS, access_finding
 
 TOKEN, DISK, PRIVATE = "join token", "disk", "private side"
 _MEMBERSHIP = (membership.ROLE, membership.PROTOCOL, membership.CLOCK)
@@ -133,6 +134,8 @@ class NetworkChecks:
         self._on_start(DISK)
         folders = [home.identity, home.agent, home.exchange]
         yield check_disk(DISK, folders, self._missing_bytes, inputs.free)
+        self._on_start(ACCESS)
+        yield access_finding(home.network_side)
         self._on_start(ENVIRONMENT)
         yield environment_finding(
             inputs.environment,

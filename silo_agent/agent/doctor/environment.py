@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from silo_agent.shared.findings import Finding, ok, warning
 from wire.net.proxy import PROXY_VARIABLE, Proxy
+from wire.runtime.findings import Finding, ok, warning
 
 ENVIRONMENT = "environment"
 

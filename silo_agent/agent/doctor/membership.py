@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from silo_agent.shared.findings import Finding, failed, ok, warning
 from wire import PROTOCOL_VERSION, __version__
 from wire.consilium.v1 import identity_pb2
+from wire.enums import enum_name
 from wire.errors import Refusal
 from wire.identity.files import IdentityFiles
 from wire.identity.identity import Role
 from wire.net.tls_diagnosis import require_currently_valid
+from wire.runtime.findings import Finding, failed, ok, warning
 from wire.version_policy import advice, require_served
 
 IDENTITY, KEY, ROLE, PROTOCOL, CLOCK = "identity", "key file", "role", "protocol", "clock"
@@ -76,7 +77,7 @@ def key_finding(path: Path) -> Finding:
 
 def role_finding(answer: identity_pb2.WhoAmIResponse, files: IdentityFiles) -> Finding:
     """Checks that the coordinator knows this certificate as this silo's."""
-    known = identity_pb2.MemberRole.Name(answer.role).removeprefix("MEMBER_ROLE_").lower()
+    known = enum_name(identity_pb2.MemberRole, answer.role)
     if (known, answer.name) != (Role.SILO, files.name):
         return failed(
             ROLE,

@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 from silo_agent.agent.doctor.doctor import DoctorInputs, run_checks
-from silo_agent.shared.findings import Finding, Status, print_finding, worst
+from wire.runtime.findings import (
+    Finding,
+    Status,
+    findings_json,
+    print_finding,
+    print_verdict,
+    worst,
+)
 from wire.runtime.terminal import console, errors, print_json
-
-_VERDICTS = {
-    Status.OK: "[green]All is well.[/]",
-    Status.WARNING: "[yellow]It works; see the warnings.[/]",
-    Status.FAILED: "[bold red]It does not work yet;[/] start with the first line marked failed.",
-}
 
 
 def report(inputs: DoctorInputs, *, as_json: bool) -> Status:
     """Runs and prints the checks; returns the worst status."""
     findings = list(run_checks(inputs)) if as_json else _printed(inputs)
-    verdict = worst(findings)
     if as_json:
-        values = [finding.as_json() for finding in findings]
-        print_json({"status": str(verdict), "findings": values})
+        print_json(findings_json(findings))
     else:
-        console.print(f"\n{_VERDICTS[verdict]}")
-    return verdict
+        print_verdict(findings, console)
+    return worst(findings)
 
 
 def _printed(inputs: DoctorInputs) -> list[Finding]:

@@ -8,8 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from silo_agent.shared.findings import Finding, warning
 from wire.net.proxy import without_proxy
+from wire.runtime.findings import Finding, warning
 
 _TIMEOUT_SECONDS = 600.0
 

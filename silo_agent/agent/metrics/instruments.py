@@ -7,6 +7,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 from silo_agent.agent.metrics.privacy import PrivacyMetrics
 from silo_agent.agent.metrics.tasks import TaskMetrics
 from wire.consilium.v1 import trainer_pb2
+from wire.enums import enum_name
 from wire.runtime.process_metrics import register_process_metrics
 
 # Created at 0: a counter that first appears at 1 never seems to have increased.
@@ -76,9 +77,9 @@ class AgentMetrics:
 
     def trainer_found(self, described: trainer_pb2.DescribeResponse) -> None:
         """Shows a trainer that answered, in place of the one before."""
-        isolation = trainer_pb2.Isolation.Name(described.isolation).removeprefix("ISOLATION_")
+        isolation = enum_name(trainer_pb2.Isolation, described.isolation)
         self._trainer.clear()
-        self._trainer.labels(described.version, isolation.lower()).set(1)
+        self._trainer.labels(described.version, isolation).set(1)
         self._trainer_up.set(1)
         if described.HasField("privacy_totals"):
             self.privacy.show(described.privacy_totals)

@@ -10,7 +10,6 @@ from datetime import datetime
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
 
 from silo_agent.shared.home import SiloHome
 from silo_agent.trainer.approval.consent import SHOWN_DIGITS, ApprovalState, Decision, decide
@@ -19,7 +18,7 @@ from silo_agent.trainer.approval.record import Act, ApprovalRecord
 from silo_agent.trainer.task_folder import TaskFolder, seen_tasks
 from wire.errors import ConfigurationError
 from wire.privacy.declaration import PrivacyDemand
-from wire.runtime.terminal import local_time, size
+from wire.runtime.terminal import local_time, say, size
 from wire.task.definition import TaskDefinition
 from wire.task.words import task_words
 
@@ -56,7 +55,7 @@ class SeenTask:
         return f"{ApprovalState.WAITING}; {said}{outdated if act.act is Act.APPROVED else ''}"
 
     def row(self) -> dict[str, object]:
-        """A line of the listing, safe for a terminal."""
+        """A line of the listing."""
         task = self.definition
         return {
             "task": task.name,
@@ -64,7 +63,7 @@ class SeenTask:
             "asks for": f"{task.method} on {task.public_set[:SHOWN_DIGITS]}, labels {_few(task.labels)}, "
             f"{task.rounds.max_rounds} rounds, quorum {task.rounds.quorum}",
             "voted": _ranges(self.rounds_voted) or "–",
-            "status": shown(self.status()),
+            "status": self.status(),
         }
 
     def to_json(self) -> dict[str, Any]:
@@ -148,7 +147,7 @@ def print_definition(task: SeenTask, console: Console) -> None:
         "status": task.status(),
     }
     for key, value in lines.items():
-        console.print(f"[dim]{key:>10}[/]  {shown(value)}")
+        say("[dim]{}[/]  {}", f"{key:>10}", value, to=console)
 
 
 def _demanded(demand: PrivacyDemand) -> str:
@@ -166,15 +165,9 @@ def _demanded(demand: PrivacyDemand) -> str:
     return "; ".join(words) or "nothing of a ballot's privacy"
 
 
-def shown(text: str) -> str:
-    """`text` without effect on a terminal: control characters are spelled out, markup is escaped."""
-    spelled = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
-    return escape(spelled)
-
-
 def _few(labels: tuple[str, ...], most: int = 4) -> str:
     more = f" … {len(labels)} in all" if len(labels) > most else ""
-    return shown(", ".join(labels[:most])) + more
+    return ", ".join(labels[:most]) + more
 
 
 def _ranges(numbers: tuple[int, ...]) -> str:

@@ -13,7 +13,6 @@ from typing import Annotated
 
 import typer
 
-from silo_agent.shared.findings import Status, print_finding, worst
 from silo_agent.shared.home import SiloHome
 from silo_agent.shared.home_option import Home
 from silo_agent.trainer.cli.backup import backup, restore
@@ -21,9 +20,11 @@ from silo_agent.trainer.cli.ledger import ledger
 from silo_agent.trainer.isolation import give_up_network
 from wire.errors import ConfigurationError
 from wire.runtime.files import lock_holder
+from wire.runtime.findings import Status, print_finding, worst
 from wire.runtime.logs import configure_logs
+from wire.runtime.permissions import PRIVATE
 from wire.runtime.shutdown import DRAIN_SECONDS, Drain, exit_on_sigterm, kill_children
-from wire.runtime.terminal import JsonFlag, console, print_json, print_table
+from wire.runtime.terminal import JsonFlag, console, print_json, print_table, say
 
 private = typer.Typer(help="The private side.")
 private.add_typer(ledger, name="ledger")
@@ -88,7 +89,7 @@ def check(
     for finding in checks.findings():
         if finding.status is Status.FAILED:
             for detail in checks.details:
-                console.print(detail, markup=False)
+                say("{}", detail)
             raise ConfigurationError(f"{finding.name}: {finding.sentence}", finding.next_step)
         print_finding(finding, console)
 
@@ -108,7 +109,7 @@ def tasks(home: Home, as_json: JsonFlag = False) -> None:
     empty = "No task has been laid before this silo yet."
     print_table("Tasks", [task.row() for task in found], empty=empty)
     if not _runs_with(folder, settings.fingerprint):
-        console.print(f"{_OTHER_SETTINGS} Restart it; until then it does nothing.", markup=False)
+        say("{} Restart it; until then it does nothing.", _OTHER_SETTINGS)
 
 
 @private.command()
@@ -153,7 +154,7 @@ def approve(
             typer.confirm("Accept this definition?", abort=True)
     entry = act_on(act, definition, chosen.criteria, os_account(), datetime.now(UTC), note)
     ApprovalRecord(folder.approvals).add(entry)
-    console.print(f"[bold]{definition.name}[/] is {act}; recorded in {folder.approvals}.")
+    say("[bold]{}[/] is {}; recorded in {}.", definition.name, act, folder.approvals)
 
 
 @private.command(name="export-model")
@@ -172,13 +173,14 @@ def export_model(
         )
     try:
         shutil.copyfile(path, out)
+        out.chmod(PRIVATE.file)
     except OSError as error:
         # shutil's own refusals of pipes and of the file itself carry no reason.
         why = error.strerror or "it is a pipe or the kept model itself"
         raise ConfigurationError(
             f"{out} cannot be written: {why}.", "Name a file with --out."
         ) from None
-    console.print(f"Model of [bold]{task}[/] written to {out}; it holds private knowledge.")
+    say("Model of [bold]{}[/] written to {}; it holds private knowledge.", task, out)
 
 
 def _runs_with(home: SiloHome, fingerprint: str) -> bool:

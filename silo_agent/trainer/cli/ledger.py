@@ -16,9 +16,9 @@ from wire.runtime.files import write_atomically
 from wire.runtime.terminal import (
     Format,
     JsonFlag,
-    console,
     export_text,
     print_json,
+    say,
 )
 
 if TYPE_CHECKING:
@@ -69,8 +69,8 @@ def verify(home: Home, as_json: JsonFlag = False) -> None:
     if as_json:
         print_json({"whole": True, "entries": head.sequence, "head": head.hash})
         return
-    console.print(f"[green]ok[/]  {head.sequence} entries, head {head.hash}")
-    console.print(f"    witness: {SiloHome(home).ledger_witness}", markup=False)
+    say("[green]ok[/]  {} entries, head {}", head.sequence, head.hash)
+    say("    witness: {}", SiloHome(home).ledger_witness)
 
 
 @ledger.command(name="write-off")
@@ -102,15 +102,18 @@ def write_off(
     books, settings = _ledger(home), _settings(home)
     lacking = books.lacking() if ballots is None else ballots
     name, who = dataset or settings.dataset, os_account()
-    console.print(
-        f"Data set {name} is charged ε = {shown(epsilon)} for {lacking} ballots. This is what {who} "
-        "assumes, an estimate and not a guarantee. It is never taken back.",
-        markup=False,
+    say(
+        "Data set {} is charged ε = {} for {} ballots. This is what {} assumes, an estimate and not a "
+        "guarantee. It is never taken back.",
+        name,
+        shown(epsilon),
+        lacking,
+        who,
     )
     if not yes:
         typer.confirm("Write it off?", abort=True)
     link = books.write_off(name, epsilon, settings.delta, lacking, who, words)
-    console.print(f"Entry {link.sequence} of {SiloHome(home).ledger}.", markup=False)
+    say("Entry {} of {}.", link.sequence, SiloHome(home).ledger)
 
 
 def _ledger(home: Path) -> Ledger:
@@ -154,4 +157,4 @@ def _export(rows: list[dict[str, object]], path: Path) -> None:
         write_atomically(path, text.encode())
     except OSError as error:
         raise ConfigurationError(f"{path} cannot be written: {error.strerror}.") from None
-    console.print(f"{len(rows)} entries written to {path}.", markup=False)
+    say("{} entries written to {}.", len(rows), path)

@@ -11,7 +11,7 @@ from silo_agent.shared.home import SiloHome
 from silo_agent.shared.home_option import Home
 from wire.ballot import BallotShape, Encoding
 from wire.errors import ConfigurationError
-from wire.runtime.terminal import JsonFlag, console, errors, print_json
+from wire.runtime.terminal import JsonFlag, console, errors, print_json, say
 
 if TYPE_CHECKING:
     from silo_agent.trainer.explain.costs import TaskFacts
@@ -112,7 +112,7 @@ def plan(
     if steps:
         print_curve(steps, console)
     if plot is not None:
-        console.print(f"Plot written to {plot}.")
+        say("Plot written to {}.", plot)
 
 
 @privacy.command()

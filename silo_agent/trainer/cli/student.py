@@ -16,7 +16,8 @@ from silo_agent.shared.home_option import Home
 from wire.errors import ConfigurationError
 from wire.runtime.arrays import read_array
 from wire.runtime.columns import UnusableFile, read_table
-from wire.runtime.terminal import console, print_table, size
+from wire.runtime.csv_text import csv_cell
+from wire.runtime.terminal import console, print_table, say, size
 
 student = typer.Typer(
     help="A model for everybody, from public rows and published labels alone.",
@@ -70,8 +71,8 @@ def train(
         empty="",
     )
     abstained = labelled.definition.rows - labelled.labelled_rows
-    console.print(f"{model}, taught {labelled.labelled_rows} rows; {abstained} had no consensus.")
-    console.print(f"{out}: {size(count)}, sha256 {digest}")
+    say("{}, taught {} rows; {} had no consensus.", model, labelled.labelled_rows, abstained)
+    say("{}: {}, sha256 {}", out, size(count), digest)
 
 
 @student.command()
@@ -89,7 +90,7 @@ def predict(
     labels = load_model(model).predict(read)
     lines = csv.writer(sys.stdout, lineterminator="\n")
     lines.writerow(["label"])
-    lines.writerows([label] for label in labels)
+    lines.writerows([csv_cell(label)] for label in labels)
 
 
 def _read(path: Path) -> Any:

@@ -11,15 +11,16 @@ from typing import Any, Final, Self
 import yaml
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 from rich.table import Table
+from rich.text import Text
 
 from silo_agent.trainer.explain.costs import encoding_for
 from silo_agent.trainer.planner.plan import Entry, Measured, Plan
 from wire.errors import ConfigurationError
 from wire.privacy.declaration import PICO
+from wire.runtime.terminal import cell, say
 
 _INK, _FAINT, _BEST, _OTHER = "#1d2733", "#8a94a3", "#0b7a75", "#33415c"
 _STYLE: Final[dict[Any, Any]] = {
@@ -72,21 +73,22 @@ def print_plan(plan: Plan, console: Console) -> None:
     """Prints table, warnings, recommendation and the assumptions it rests on."""
     best = plan.recommended
     console.print(_plan_table(plan, best))
-    console.print(
-        "[dim]rows: answered by each silo; ε: of the whole task, by the accountant; ±: standard error[/]"
+    say(
+        "[dim]rows: answered by each silo; ε: of the whole task, by the accountant; ±: standard error[/]",
+        to=console,
     )
     for entry in plan.entries:
         if entry.unfit:
-            console.print(f"[bold]{entry.name}[/] cannot serve: {escape(entry.unfit)}.")
+            say("[bold]{}[/] cannot serve: {}.", entry.name, entry.unfit, to=console)
     for warning in plan.warnings:
-        console.print(f"[bold yellow]warning[/]  {escape(warning)}")
-    console.print(f"[bold]{escape(plan.advice)}[/]")
+        say("[bold yellow]warning[/]  {}", warning, to=console)
+    say("[bold]{}[/]", plan.advice, to=console)
     if best is not None:
-        console.print(f"In silo.yaml:\n{escape(silo_yaml(plan, best))}")
-        console.print(f"In task.yaml:\nencoding: {encoding_for(best.settings)}")
-    console.print(escape(plan.question.certainty.sentence))
+        say("In silo.yaml:\n{}", Text(silo_yaml(plan, best)), to=console)
+        say("In task.yaml:\nencoding: {}", encoding_for(best.settings), to=console)
+    say("{}", plan.question.certainty.sentence, to=console)
     for note in plan.notes:
-        console.print(f"[dim]{escape(note)}[/]")
+        say("[dim]{}[/]", note, to=console)
 
 
 def _plan_table(plan: Plan, best: Entry | None) -> Table:
@@ -103,7 +105,7 @@ def _plan_table(plan: Plan, best: Entry | None) -> Table:
         table.add_column(column, no_wrap=not noise, min_width=11 if noise else None)
     for entry in plan.entries:
         style = "bold" if entry is best else "dim" if entry.unfit else None
-        table.add_row(*(escape(cell) for cell in _cells(entry)), style=style)
+        table.add_row(*map(cell, _cells(entry)), style=style)
     table.add_section()
     table.add_row("guessing", "", "", "", f"{asked.chance:.1%}", "", style="dim")
     table.add_row("each silo alone", "", "", "0", "", str(plan.local), style="dim")

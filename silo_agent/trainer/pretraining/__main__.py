@@ -18,7 +18,8 @@ from rich.progress import Progress as Bar
 from wire.errors import ConfigurationError, ConsiliumError
 from wire.extractor_file import ExtractorKind, write_extractor
 from wire.runtime.files import digest_of
-from wire.runtime.terminal import errors, print_error
+from wire.runtime.permissions import keep_private
+from wire.runtime.terminal import errors, print_error, say
 
 try:
     from silo_agent.trainer.pretraining.pretraining import Progress, pretrain
@@ -38,7 +39,7 @@ class _Lines(Progress):
     def step(self, done: int, steps: int, loss: float) -> None:
         """Prints at every tenth."""
         if done * 10 // steps > (done - 1) * 10 // steps:
-            errors.print(f"{done} of {steps} steps, loss {loss:.3f}")
+            say("{} of {} steps, loss {}", done, steps, f"{loss:.3f}", to=errors)
 
 
 class _Bar(Progress):
@@ -98,6 +99,7 @@ def main(
 
 
 if __name__ == "__main__":
+    keep_private()
     command = typer.Typer(add_completion=False)
     command.command()(main)
     try:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from rich.markup import escape
-
 from silo_agent.trainer.privacy.budget import shown, shown_left
 from silo_agent.trainer.privacy.ledger.report import ESTIMATE, Report, ReportRow, SpendingTotal
 from silo_agent.trainer.privacy.ledger.running_totals import RunningTotal
-from wire.runtime.terminal import console, local_time, print_table
+from wire.runtime.terminal import local_time, print_table, say
 
 _EMPTY = "The ledger is empty: no ballot has left this hospital."
 
@@ -17,10 +15,10 @@ _EMPTY = "The ledger is empty: no ballot has left this hospital."
 def print_report(report: Report, older: int) -> None:
     """Prints a report; `older` entries are not in its lines."""
     if not report.rows:
-        console.print(_EMPTY)
+        say(_EMPTY)
         return
     for sentence in report.sentences():
-        console.print(sentence, markup=False)
+        say("{}", sentence)
     hidden = f"{older} older ones: --last, --json or --csv. " if older else ""
     key = f"{hidden}ε after each release, at δ = {report.delta:g}; ≈ {ESTIMATE}; ≤ at most."
     print_table("Releases", [_release(row) for row in report.rows], empty="", caption=key)
@@ -41,10 +39,10 @@ def _release(row: ReportRow) -> dict[str, object]:
     return {
         "#": row.sequence,
         "when": local_time(datetime.fromisoformat(release.at)),
-        "task": escape(release.task) or "–",
+        "task": release.task or "–",
         "round": release.round or "–",
-        "what": escape(", ".join(filter(None, what))),
-        "made by": escape(", ".join(filter(None, notes))) or "–",
+        "what": ", ".join(filter(None, what)),
+        "made by": ", ".join(filter(None, notes)) or "–",
         "ballot": release.ballot_digest[:12] or "–",
         "ε task": _running(row.task),
         "ε data set": _running(row.dataset),
@@ -60,7 +58,7 @@ def _running(total: RunningTotal | None) -> str:
 
 def _total(total: SpendingTotal) -> dict[str, object]:
     return {
-        "of": f"task {escape(total.task)}" if total.task_digest else f"data set {total.dataset}",
+        "of": f"task {total.task}" if total.task_digest else f"data set {total.dataset}",
         "ballots": total.ballots,
         "ε spent": shown(total.spent),
         "counted as": total.accounting.value if total.paid else "–",

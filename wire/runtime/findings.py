@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 
 from rich.console import Console
-from rich.markup import escape
 
 from wire.errors import ConsiliumError
+from wire.runtime.terminal import say, styled
 
 
 class Status(StrEnum):
@@ -105,17 +105,37 @@ def worst(findings: Sequence[Finding]) -> Status:
 
 
 _MARKS = {
-    Status.OK: "[green]✓ ok     [/]",
-    Status.WARNING: "[yellow]! warning[/]",
-    Status.FAILED: "[bold red]✗ failed [/]",
-    Status.SKIPPED: "[dim]· skipped[/]",
+    Status.OK: styled("[green]✓ ok     [/]"),
+    Status.WARNING: styled("[yellow]! warning[/]"),
+    Status.FAILED: styled("[bold red]✗ failed [/]"),
+    Status.SKIPPED: styled("[dim]· skipped[/]"),
 }
 _NAME_WIDTH = 16
+
+
+_VERDICTS = {
+    Status.OK: styled("[green]All is well.[/]"),
+    Status.WARNING: styled("[yellow]It works; see the warnings.[/]"),
+    Status.FAILED: styled(
+        "[bold red]It does not work yet;[/] start with the first line marked failed."
+    ),
+}
+
+
+def print_verdict(findings: Sequence[Finding], console: Console) -> None:
+    """The last line of a doctor's report."""
+    say("\n{}", _VERDICTS[worst(findings)], to=console)
+
+
+def findings_json(findings: Sequence[Finding]) -> dict[str, object]:
+    """A doctor's report for programs."""
+    values = [finding.as_json() for finding in findings]
+    return {"status": str(worst(findings)), "findings": values}
 
 
 def print_finding(finding: Finding, console: Console) -> None:
     """One line with a mark, and below it what to do."""
     name = f"{finding.name:<{_NAME_WIDTH}}"
-    console.print(f"{_MARKS[finding.status]} [bold]{escape(name)}[/] {escape(finding.sentence)}")
+    say("{} [bold]{}[/] {}", _MARKS[finding.status], name, finding.sentence, to=console)
     if finding.next_step:
-        console.print(f"{' ' * (_NAME_WIDTH + 11)}[dim]→[/] {escape(finding.next_step)}")
+        say("{}[dim]→[/] {}", " " * (_NAME_WIDTH + 11), finding.next_step, to=console)

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from silo_agent.shared.findings import Finding, failed, ok, warning
+from wire.runtime.findings import Finding, failed, ok, warning
 from wire.runtime.terminal import size
 
 FreeBytes = Callable[[Path], int]
