@@ -15,12 +15,14 @@ from wire.errors import FIELD_TOO_LONG, Refusal
 from wire.task.definition import TaskDefinition
 
 DIGEST = "0f" * 32
-WIDEST = TaskDefinition(
-    name="n" * 63,
-    public_set="s" * 63 + "@1234567",
-    labels=tuple(f"{n:é>200}" for n in range(4096)),
-    silos=tuple(f"s{n}" for n in range(4096)),
-    consensus={"rule": "weighted", "weights": {f"s{n}": 1 for n in range(4096)}},
+# Each as wide in one respect as a definition may be, which as a whole is bounded too.
+WIDEST = tuple(
+    TaskDefinition(name="n" * 63, public_set="s" * 63 + "@1234567", **values)
+    for values in (
+        {"labels": tuple(map(str, range(4096)))},
+        {"labels": tuple(f"{n:é>200}" for n in range(40))},
+        {"labels": ("0", "1"), "silos": tuple(f"s{n}" for n in range(4096))},
+    )
 )
 
 
@@ -41,7 +43,7 @@ def created(**values: object) -> admin_pb2.CreateTaskRequest:
         rounds_pb2.WatchRequest(instance="i" * 64, agent_version="0.1.0"),
         rounds_pb2.CastBallotRequest(data=bytes(CHUNK_BYTES)),
         seen(*[DIGEST] * 16),
-        admin_pb2.CreateTaskRequest(definition=WIDEST.to_proto()),
+        *(admin_pb2.CreateTaskRequest(definition=widest.to_proto()) for widest in WIDEST),
         health_pb2.HealthCheckRequest(service="consilium.v1.RoundsService"),
     ],
     ids=lambda message: type(message).__name__,

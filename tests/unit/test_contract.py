@@ -105,6 +105,7 @@ ALLOWED_FROM_TRAINERS = {
     "consilium.v1.PrivacyTotals.spent_micros": "what declared ballots cost together",
     "consilium.v1.PrivacyTotals.task_budget_micros": "of silo.yaml",
     "consilium.v1.PrivacyTotals.task_spent_micros": "what declared ballots cost together",
+    "consilium.v1.ProposeResponse.max_public_bytes": "of silo.yaml",
     "consilium.v1.ProposeResponse.task_digest": "computed from the definition the agent sent",
     "consilium.v1.TrainingReport.gpus": "hardware",
     "consilium.v1.TrainingReport.units": "how many patients there are, which neighbouring data sets share",

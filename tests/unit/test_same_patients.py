@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from ledger_scenes import NO_LIMIT, TASK, at_most, ballot, opened
 
-from silo_agent.shared.findings import Status
+from wire.runtime.findings import Status
 from silo_agent.shared.home import SiloHome
 from silo_agent.trainer.backup import Part, back_up_part, restore_part
 from silo_agent.trainer.check import TrainerChecks

@@ -6,10 +6,10 @@ import pytest
 
 from silo_agent.trainer.told_outside import PASSES, told_outside
 from wire.errors import (
-    BALLOT_LABEL,
     CATALOGUE,
     DATA_MISMATCH,
     PRIVATE_SIDE_UNREADY,
+    SILO_UNKNOWN,
     TRAINING_FAILED,
     ConfigurationError,
     Refusal,
@@ -35,8 +35,8 @@ def test_of_anything_but_a_listed_refusal_a_code_is_left(error: Exception, fault
 
 
 def test_a_refusal_that_is_not_on_the_list_is_withheld() -> None:
-    assert BALLOT_LABEL not in PASSES
-    refusal = Refusal(BALLOT_LABEL, row=7, label=SECRET, classes=2)
+    assert SILO_UNKNOWN not in PASSES
+    refusal = Refusal(SILO_UNKNOWN, name=SECRET)
     assert "smith" in refusal.sentence
     assert told_outside(refusal, 3).is_a(PRIVATE_SIDE_UNREADY)
 
