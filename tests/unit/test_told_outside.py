@@ -36,7 +36,7 @@ def test_of_anything_but_a_listed_refusal_a_code_is_left(error: Exception, fault
 
 def test_a_refusal_that_is_not_on_the_list_is_withheld() -> None:
     assert BALLOT_LABEL not in PASSES
-    refusal = Refusal(BALLOT_LABEL, row=7, label=SECRET, classes=2)
+    refusal = Refusal(BALLOT_LABEL, classes=SECRET)
     assert "smith" in refusal.sentence
     assert told_outside(refusal, 3).is_a(PRIVATE_SIDE_UNREADY)
 
