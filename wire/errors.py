@@ -559,6 +559,12 @@ BALLOT_DAMAGED = _fault(
     "The ballot kept for round {round} of task {task} is not the one that was paid for.",
     "It stays here. Put the task's folder back from a backup of the trainer; other rounds and tasks go on.",
 )
+BALLOT_OUTDATED = _fault(
+    "BALLOT_OUTDATED",
+    _S.FAILED_PRECONDITION,
+    "The ballot of round {round} of task {task} was made with less privacy than silo.yaml promises now.",
+    "It stays here, and the round goes on without this hospital; the next one is voted in as approved.",
+)
 LEDGER_BROKEN = _fault(
     "LEDGER_BROKEN",
     _S.DATA_LOSS,

@@ -13,7 +13,7 @@ from silo_agent.trainer.privacy.mechanisms.protocol import Vote
 from silo_agent.trainer.task_folder import Folder
 from wire.ballot import ABSTAIN, digest
 from wire.errors import BALLOT_DAMAGED, Refusal
-from wire.privacy.declaration import Declaration
+from wire.privacy.declaration import Declaration, MechanismName
 from wire.privacy.events import Event
 from wire.task.definition import TaskDefinition
 
@@ -50,6 +50,8 @@ class KeptBallots:
     ledger: Ledger
     made_with: str
     """Digest of the settings new ballots are made with."""
+    promise: Declaration
+    """What these settings hold every ballot to."""
 
     def keep(self, ballot: KeptBallot) -> KeptBallot:
         """Puts a ballot on the disk, in the place of one that has never left."""
@@ -79,6 +81,19 @@ class KeptBallots:
     def paid(self, round_number: int, data: bytes) -> bool:
         """True if this very ballot is on the books."""
         return self._booked(round_number, digest(data))
+
+    def may_leave(self, record: BallotRecord) -> bool:
+        """True unless it was made with other settings and with less privacy than is promised now."""
+        declared, promise = record.declaration, self.promise
+        if record.made_with == self.made_with or not record.release.costs:
+            return True
+        if promise.mechanism is MechanismName.NONE:
+            return True
+        return (
+            declared.mechanism is promise.mechanism
+            and declared.epsilon <= promise.epsilon
+            and declared.estimate <= promise.estimate
+        )
 
     def damaged(self, round_number: int) -> Refusal:
         """The refusal to hand out anything for a round."""

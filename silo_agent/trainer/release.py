@@ -27,7 +27,7 @@ from silo_agent.trainer.privacy.mechanisms.protocol import (
 from silo_agent.trainer.privacy.settings import PrivacySettings
 from silo_agent.trainer.task_folder import Folder
 from wire.ballot import digest
-from wire.errors import LEDGER_ROLLED_BACK, Refusal
+from wire.errors import BALLOT_OUTDATED, LEDGER_ROLLED_BACK, Refusal
 from wire.privacy.declaration import Declaration
 from wire.privacy.events import Event, Free
 from wire.privacy.randomness import Bits
@@ -74,7 +74,9 @@ class BallotReleaser:
 
     @property
     def _ballots(self) -> KeptBallots:
-        return KeptBallots(self.definition, self.folder, self.ledger, self.made_with)
+        return KeptBallots(
+            self.definition, self.folder, self.ledger, self.made_with, self.settings.promise
+        )
 
     @property
     def budget(self) -> Budget:
@@ -119,6 +121,9 @@ class BallotReleaser:
         crash_point("ballot-paid")
         if not self._ballots.paid(silo.round_number, ballot.data):
             raise self._ballots.damaged(silo.round_number)
+        if not self._ballots.may_leave(ballot.record):
+            task = self.definition.name
+            raise Refusal(BALLOT_OUTDATED, round=silo.round_number, task=task)
         return PaidBallot(ballot.data, ballot.record.declaration, ballot.record.release.reason)
 
     def _due(self, record: BallotRecord) -> Release:
@@ -191,7 +196,7 @@ class BallotReleaser:
         return offer.whole_task(max(1, paid))
 
     def _repetition(self, round_number: int) -> KeptBallot | None:
-        """The last ballot bought, once the mechanism buys no more; None while it does."""
+        """The last ballot bought, once the mechanism buys no more; None while it does, or if it may not leave now."""
         bought = [
             release
             for release in self.ledger.releases(task_digest=self.definition.digest)
@@ -200,7 +205,7 @@ class BallotReleaser:
         if len(bought) < self.mechanism.paid_rounds:
             return None
         kept = self._ballots.get(bought[-1].round)
-        if kept is None:
+        if kept is None or not self._ballots.may_leave(kept.record):
             return None
         free = {
             "round": round_number,
@@ -210,7 +215,7 @@ class BallotReleaser:
             "pays_for": (),
         }
         release = kept.record.release.model_copy(update=free)
-        update = {"release": release, "anew": (), "once": {}, "made_with": self.made_with}
+        update = {"release": release, "anew": (), "once": {}}
         return KeptBallot(kept.data, kept.record.model_copy(update=update))
 
     def _abstention(self, round_number: int, reason: str) -> KeptBallot:

@@ -29,6 +29,7 @@ PASSES: Final[dict[Fault, str]] = {
     errors.APPROVAL_REFUSED_BY_POLICY: "limits of silo.yaml beside what the task asks for",
     errors.APPROVAL_WITHDRAWN: "names the task",
     errors.BALLOT_DAMAGED: "names task and round",
+    errors.BALLOT_OUTDATED: "names task and round",
     errors.BUDGET_EXCEEDED: "about the ledger",
     errors.CONTENT_CORRUPT: "names a public file",
     errors.DATA_MISMATCH: "names the task, and nothing of why",

@@ -221,10 +221,41 @@ def test_an_unpaid_ballot_made_without_noise_does_not_leave_when_noise_was_appro
 
 
 def test_a_paid_ballot_is_handed_out_as_it_is_whatever_silo_yaml_says_later(tmp_path: Path) -> None:
+    """As long as no more privacy is promised than it has."""
     trainer = Trainer(tmp_path, "xor")
     paid = trainer.vote(1)
     settings = yaml.safe_load(trainer.home.settings_file.read_text())
-    settings["privacy"]["epsilon"] = 2
+    settings["seed"], settings["privacy"]["epsilon"] = 7, 5
     trainer.home.settings_file.write_text(yaml.safe_dump(settings))
     assert trainer.vote(1) == paid
     assert len(trainer.releases()) == 1
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({}, {"mechanism": {"name": "xor", "flip": 0.4}}),
+        (
+            {"mechanism": {"name": "xor", "paid_rounds": 1}, "epsilon": 4},
+            {"mechanism": {"name": "xor", "paid_rounds": 1}, "epsilon": 2},
+        ),
+    ],
+    ids=["without noise", "with less noise"],
+)
+def test_a_paid_ballot_stays_here_once_more_privacy_is_promised(
+    tmp_path: Path, before: dict[str, object], after: dict[str, object]
+) -> None:
+    trainer = Trainer(tmp_path, "none")
+    settings = yaml.safe_load(trainer.home.settings_file.read_text())
+
+    def promise(privacy: dict[str, object]) -> None:
+        trainer.home.settings_file.write_text(yaml.safe_dump(settings | {"privacy": privacy}))
+
+    promise(before)
+    weak = trainer.vote(1)
+    promise(after)
+    assert "BALLOT_OUTDATED" in trainer.refusal(1)
+    # Nor is it what later rounds repeat.
+    assert trainer.vote(2) != weak
+    promise(before)
+    assert trainer.vote(1) == weak

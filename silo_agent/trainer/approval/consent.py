@@ -62,15 +62,24 @@ def decide(
     acts = [approval for approval in approvals if approval.digest == digest]
     persons = [approval for approval in acts if approval.act is not Act.ACCEPTED_BY_POLICY]
     word = persons[-1] if persons else None
-    if word is not None and word.act is Act.WITHDRAWN:
-        return Decision(ApprovalState.WAITING, approval=word)
-    if word is not None and word.settings == criteria.settings:
-        return Decision(ApprovalState.APPROVED, approval=word)
+    if word is not None and (state := _said_by_a_person(word, criteria)):
+        return Decision(state, approval=word)
     if policy.approve is Approve.WITHIN_LIMITS:
-        accepted = (act for act in acts if act.act is Act.ACCEPTED_BY_POLICY)
-        same = (act for act in accepted if act.settings == criteria.settings)
-        return Decision(ApprovalState.APPROVED, approval=next(same, None))
+        return Decision(ApprovalState.APPROVED, approval=_accepted_before(acts, criteria))
     return Decision(ApprovalState.WAITING, approval=word)
+
+
+def _said_by_a_person(word: Approval, criteria: ApprovalCriteria) -> ApprovalState | None:
+    """What a person's latest word decides; None if it was a yes to other settings."""
+    if word.act is Act.WITHDRAWN:
+        return ApprovalState.WAITING
+    return ApprovalState.APPROVED if word.settings == criteria.settings else None
+
+
+def _accepted_before(acts: Sequence[Approval], criteria: ApprovalCriteria) -> Approval | None:
+    """The policy's own act for these settings, if it is recorded."""
+    accepted = (act for act in acts if act.act is Act.ACCEPTED_BY_POLICY)
+    return next((act for act in accepted if act.settings == criteria.settings), None)
 
 
 def act_on(
