@@ -18,9 +18,9 @@ DIGEST = "0f" * 32
 WIDEST = TaskDefinition(
     name="n" * 63,
     public_set="s" * 63 + "@1234567",
-    labels=tuple(f"{n:é>200}" for n in range(4096)),
-    silos=tuple(f"s{n}" for n in range(4096)),
-    consensus={"rule": "weighted", "weights": {f"s{n}": 1 for n in range(4096)}},
+    labels=tuple(f"{n:é>200}" for n in range(100)),
+    silos=tuple(f"s{n}" for n in range(1000)),
+    consensus={"rule": "weighted", "weights": {f"s{n}": 1 for n in range(1000)}},
 )
 
 
