@@ -23,7 +23,7 @@ from silo_agent.agent.renewal import Renewal
 from silo_agent.agent.trainer_client import TrainerClient
 from silo_agent.agent.worker import TaskWorker
 from wire import __version__
-from wire.consilium.v1 import rounds_pb2, trainer_pb2
+from wire.consilium.v1 import rounds_pb2, task_pb2, trainer_pb2
 from wire.enums import enum_name
 from wire.errors import (
     CERTIFICATE_EXPIRED,
@@ -40,6 +40,7 @@ from wire.errors import (
     Refusal,
 )
 from wire.runtime.task_group import task_group
+from wire.task.definition import MAX_DEFINITION_BYTES
 from wire.version_policy import advice
 
 log = structlog.get_logger()
@@ -100,7 +101,7 @@ class Agent:
         self._pace = Pace(_PROPOSAL_SECONDS)
         self._workers: dict[str, TaskWorker] = {}
         self._worker_tasks: dict[str, asyncio.Task[None]] = {}
-        self._ignoring = False
+        self._said: set[str] = set()
 
     async def run(self) -> None:
         """Takes part until cancelled; raises a refusal after which trying again cannot help."""
@@ -173,7 +174,9 @@ class Agent:
         async with aclosing(self._coordinator.watch(self._instance, 0, opened.set)) as states:
             async for state in states:
                 name = state.definition.name
-                if name in self._workers or self._make_room():
+                if self._is_small(state.definition) and (
+                    name in self._workers or self._make_room()
+                ):
                     if name not in self._workers:
                         self._start_worker(name)
                     self._workers[name].update(state)
@@ -183,15 +186,25 @@ class Agent:
             why="it ended the watch stream",
         )
 
+    def _is_small(self, definition: task_pb2.TaskDefinition) -> bool:
+        """False for a definition that is larger than any that is valid: it is not even held."""
+        small = definition.ByteSize() <= 2 * MAX_DEFINITION_BYTES
+        if not small:
+            self._say_once("task_too_large", MAX_DEFINITION_BYTES)
+        return small
+
+    def _say_once(self, event: str, most: int) -> None:
+        if event not in self._said:
+            log.warning(event, most=most)
+            self._said.add(event)
+
     def _make_room(self) -> bool:
         """True if one more task can be followed; the oldest that has ended makes room, if there is one."""
         if len(self._workers) < MOST_TASKS:
             return True
         ended = next((name for name, worker in self._workers.items() if worker.ended), None)
         if ended is None:
-            if not self._ignoring:
-                log.warning("too_many_tasks", most=MOST_TASKS)
-            self._ignoring = True
+            self._say_once("too_many_tasks", MOST_TASKS)
             return False
         del self._workers[ended]
         self._worker_tasks.pop(ended).cancel()

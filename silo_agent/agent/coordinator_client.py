@@ -30,6 +30,10 @@ T = TypeVar("T")
 _Chunk: TypeAlias = registry_pb2.FetchPublicSetResponse | registry_pb2.FetchExtractorResponse
 
 
+MOST_CONSENSUS_BYTES = 256 << 20
+"""As much as the trainer takes (ConsensusLabels.data in trainer.proto)."""
+
+
 @dataclass(frozen=True)
 class FetchedConsensus:
     """A downloaded consensus whose digest was verified."""
@@ -185,6 +189,8 @@ class CoordinatorClient:
                     header = part.header
                 else:
                     data += part.data
+                if len(data) > MOST_CONSENSUS_BYTES:
+                    raise Refusal(MESSAGE_MALFORMED, why="a consensus has no end")
             return header, bytes(data)
 
         header, data = await self._call(fetch)
