@@ -22,7 +22,15 @@ from google.protobuf.message import Message
 from patience import PATIENCE
 from postgres import PostgresServer
 from prometheus_client.parser import text_string_to_metric_families
-from replicas import Replica, definition, first_replica, publish_points, replicas, token_from
+from replicas import (
+    Replica,
+    consilium,
+    definition,
+    first_replica,
+    publish_points,
+    replicas,
+    token_from,
+)
 from service import eventually
 
 from coordinator.settings import Limits
@@ -306,3 +314,21 @@ def test_renewing_gives_nobody_more_renewals(tmp_path: Path) -> None:
         one.end()
     allowed = Limits().renewals
     assert renewed <= allowed.burst + 1 + seconds * allowed.per_second
+
+
+def test_what_is_done_on_the_host_ends_calls_too(tmp_path: Path) -> None:
+    one = first_replica(tmp_path, f"sqlite:///{tmp_path / 'one.db'}")
+
+    async def scene() -> str:
+        lost = IdentityFiles.load(one.home / "admin", Role.ADMIN)
+        async with attacker(lost, one) as thief:
+            held = await thief.hold(ADMIN, "RegisterAdmin")
+            arguments = ("coordinator", "admit-admin", "--home", one.home, "--yes")
+            await asyncio.to_thread(consilium, *arguments)
+            return await held.code()
+
+    try:
+        one.serve()
+        assert asyncio.run(scene()) == "CERTIFICATE_SUPERSEDED"
+    finally:
+        one.end()
