@@ -206,12 +206,14 @@ class AdmissionInterceptor(grpc.aio.ServerInterceptor):
                 raise
             raise expiry_refusal(certificate) from None
 
+    def _allowed(self, method: str) -> Admitted:
+        """Who may call a method; nobody if the table does not list it."""
+        listed = (roles for prefix, roles in self._table.items() if method.startswith(prefix))
+        return next(listed, frozenset[Role]())
+
     def _presented(self, method: str, context: Context) -> tuple[Caller, Certificate] | None:
         """The caller and its certificate; None where anyone may call. Refuses those that may call nothing here."""
-        allowed = next(
-            (roles for prefix, roles in self._table.items() if method.startswith(prefix)),
-            frozenset[Role](),
-        )
+        allowed = self._allowed(method)
         if allowed == "anyone":
             return None
         certificate = presented_certificate(context.auth_context() or {})

@@ -7,15 +7,12 @@ valid longer than it is needed.
 
 from __future__ import annotations
 
-import hmac
 from collections.abc import Callable, Collection
 from datetime import datetime
 
 from sqlalchemy import (
     Connection,
     Engine,
-    RowMapping,
-    delete,
     insert,
     select,
     update,
@@ -38,6 +35,12 @@ from coordinator.store.records import AdminRecord, IssuedCertificate, MemberStat
 from coordinator.store.rounds import leave_open_rounds, record_dropped
 from coordinator.store.schema import admins, in_order, silos, tokens
 from coordinator.store.standing import acting, locked_status, require_good, standing_refusal
+from coordinator.store.tokens import (
+    certificate_of_spent,
+    known_token,
+    void_tokens,
+    void_tokens_made_by,
+)
 from wire import errors
 from wire.errors import Refusal
 from wire.identity.identity import Role
@@ -65,7 +68,7 @@ class MemberStore:
             table, invited = member_kind(role).table, MemberStatus.INVITED
             if not insert_new(tx, table, name=name, status=invited, registered_at=now):
                 _step(tx, role, name, Step.INVITE_AGAIN if replace_token else Step.INVITE)
-                _void_tokens(tx, role, name)
+                void_tokens(tx, role, name)
             tx.execute(insert(tokens).values(**vars(token)))
             record(tx, now, by, Act.MEMBER_REGISTERED, f"{role}/{name}", token=token.id)
 
@@ -78,13 +81,13 @@ class MemberStore:
         so is everybody while the member is shut out.
         """
         with self._engine.begin() as tx:
-            row = _token(tx, token_id, secret_hash)
+            row = known_token(tx, token_id, secret_hash)
             role, name = Role(row["role"]), str(row["name"])
             status = locked_status(tx, role, name)
             # Tokens change only under their member's lock, which has just been taken.
-            row = _token(tx, token_id, secret_hash)
+            row = known_token(tx, token_id, secret_hash)
             if row["redeemed_by"] is not None and status is MemberStatus.ACTIVE:
-                return role, name, _redeemed_before(tx, row, key_hash)
+                return role, name, certificate_of_spent(tx, row, key_hash)
             reached = _reached(role, name, status, Step.JOIN)
             if now >= row["expires_at"]:
                 expired = f"{row['expires_at']:%F %T} UTC"
@@ -124,13 +127,14 @@ class MemberStore:
     ) -> None:
         """Lets an admin in by a certificate made beside the database, whoever it was before.
 
-        All that it held, certificates and an open token, is void.
+        All that it held, certificates and an open token, is void, and so are open tokens that it made for others.
         """
         role = Role.ADMIN
         with acting(self._engine, by, changes=role) as tx:
             if not insert_new(tx, admins, name=name, status=MemberStatus.ACTIVE, registered_at=now):
                 _step(tx, role, name, Step.READMIT)
-            _void_tokens(tx, role, name)
+            void_tokens(tx, role, name)
+            void_tokens_made_by(tx, name)
             withdraw_all(tx, role, name)
             insert_certificate(tx, role, name, key_hash, certificate)
             subject = f"{role}/{name}"
@@ -207,17 +211,22 @@ class MemberStore:
     def revoke(
         self, role: Role, name: str, now: datetime, by: Actor, *, drop_ballots: bool = False
     ) -> None:
-        """Shuts a member out for good: every certificate it holds is withdrawn, its open token is void."""
+        """Shuts a member out for good: every certificate it holds is withdrawn, its open token is void.
+
+        Of an admin also the open tokens it made: by them it could come back under another name.
+        """
         with acting(self._engine, by, changes=role) as tx:
             if role is Role.ADMIN and _active_admins(tx) == [name]:
                 raise Refusal(errors.LAST_ADMIN, name=name)
             _step(tx, role, name, Step.REVOKE)
             withdraw_all(tx, role, name)
-            dropped = []
+            dropped, details = [], {}
             if role is Role.SILO:
                 _end_lease(tx, name)
                 dropped = leave_open_rounds(tx, name, drop_ballots=drop_ballots)
-            record(tx, now, by, Act.MEMBER_REVOKED, f"{role}/{name}")
+            elif voided := void_tokens_made_by(tx, name):
+                details = {"tokens_voided": voided}
+            record(tx, now, by, Act.MEMBER_REVOKED, f"{role}/{name}", **details)
             record_dropped(tx, now, by, dropped)
 
     def admins(self) -> list[AdminRecord]:
@@ -248,21 +257,6 @@ def _end_lease(tx: Connection, silo: str) -> None:
     tx.execute(lease.values(lease_instance=None, lease_until=None))
 
 
-def _void_tokens(tx: Connection, role: Role, name: str) -> None:
-    tx.execute(delete(tokens).where((tokens.c.role == role) & (tokens.c.name == name)))
-
-
-def _redeemed_before(tx: Connection, token: RowMapping, key_hash: str) -> str:
-    """The certificate a spent token bought, for the key that spent it; TOKEN_USED for others and once it is void."""
-    role, name = Role(token["role"]), str(token["name"])
-    held = None
-    if token["redeemed_by"] == key_hash:
-        held = certificate_of_key(tx, key_hash, role, name)
-    if held is None:
-        raise Refusal(errors.TOKEN_USED, name=name)
-    return held
-
-
 def _member_status(tx: Connection, role: Role, name: str) -> tuple[MemberStatus | None, list[str]]:
     """A member's status and good certificates, oldest first; in one question, since every call asks it."""
     rows = tx.execute(member_kind(role).status, {"name": name}).all()
@@ -273,13 +267,6 @@ def _member_status(tx: Connection, role: Role, name: str) -> tuple[MemberStatus 
 def _set_status(tx: Connection, role: Role, name: str, status: MemberStatus) -> None:
     table = member_kind(role).table
     tx.execute(update(table).where(table.c.name == name).values(status=status))
-
-
-def _token(tx: Connection, token_id: str, secret_hash: str) -> RowMapping:
-    row = tx.execute(select(tokens).where(tokens.c.id == token_id)).mappings().first()
-    if row is None or not hmac.compare_digest(row["secret_hash"], secret_hash):
-        raise Refusal(errors.TOKEN_UNKNOWN)
-    return row
 
 
 def _active_admins(tx: Connection) -> list[str]:

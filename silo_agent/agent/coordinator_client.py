@@ -17,7 +17,13 @@ from wire.ballot import digest
 from wire.bounds import require_bounded
 from wire.chunks import chunks
 from wire.consilium.v1 import ballot_pb2, identity_pb2, registry_pb2, rounds_pb2, task_pb2
-from wire.errors import CERTIFICATE_SUPERSEDED, CONTENT_CORRUPT, MESSAGE_MALFORMED, Refusal
+from wire.errors import (
+    CERTIFICATE_SUPERSEDED,
+    CONTENT_CORRUPT,
+    MESSAGE_MALFORMED,
+    UNREACHABLE,
+    Refusal,
+)
 from wire.identity.files import IdentityFiles
 from wire.net.channels import translated
 from wire.net.proxy import Proxy
@@ -60,7 +66,7 @@ class CoordinatorClient:
     What the coordinator sends is held to the bounds of the protos, as what it is sent.
 
     gRPC cannot change a channel's certificate. `replace` opens a new channel for later calls; calls in progress
-    finish on the old one, which is closed after the last of them.
+    stay on the old one, which is closed after the last of them, or are made again if the coordinator ends them.
     """
 
     def __init__(self, identity: IdentityFiles, proxy: Proxy | None = None) -> None:
@@ -257,11 +263,14 @@ class CoordinatorClient:
     async def _raise_unless_replaced(
         self, error: grpc.aio.AioRpcError, channel: CoordinatorChannel
     ) -> None:
-        """Raises the translated `error`; returns if the call failed only because its certificate was replaced."""
+        """Raises the translated `error`; returns if the call failed only because its certificate was replaced.
+
+        Of an upload that the coordinator ended for that, the reason may be lost on the way.
+        """
         address = channel.identity.coordinator_address
         refusal = await translated(error, address, channel.identity, proxy=self._proxy)
-        superseded = isinstance(refusal, Refusal) and refusal.is_a(CERTIFICATE_SUPERSEDED)
-        if not (channel.retired and superseded):
+        ended = isinstance(refusal, Refusal) and refusal.is_a(CERTIFICATE_SUPERSEDED, UNREACHABLE)
+        if not (channel.retired and ended):
             raise refusal from error
 
 

@@ -7,6 +7,7 @@ PostgreSQL, and two on one PostgreSQL where the change is made at the other repl
 from __future__ import annotations
 
 import asyncio
+import time
 import urllib.request
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -21,9 +22,18 @@ from google.protobuf.message import Message
 from patience import PATIENCE
 from postgres import PostgresServer
 from prometheus_client.parser import text_string_to_metric_families
-from replicas import Replica, definition, first_replica, publish_points, replicas, token_from
+from replicas import (
+    Replica,
+    consilium,
+    definition,
+    first_replica,
+    publish_points,
+    replicas,
+    token_from,
+)
 from service import eventually
 
+from coordinator.settings import Limits
 from wire.consilium.v1 import (
     admin_pb2,
     admin_pb2_grpc,
@@ -278,3 +288,47 @@ async def audit(by: Replica) -> AsyncIterator[admin_pb2.ListAuditResponse]:
     await by.admin(read)
     for entry in found:
         yield entry
+
+
+def test_renewing_gives_nobody_more_renewals(tmp_path: Path) -> None:
+    one = first_replica(tmp_path, f"sqlite:///{tmp_path / 'one.db'}")
+
+    async def scene() -> tuple[int, float]:
+        files, renewed, begun_at = await new_silo(one, "north"), 0, time.monotonic()
+        while True:
+            async with secure_channel(f"localhost:{one.ports[0]}", files) as channel:
+                stub = identity_pb2_grpc.IdentityServiceStub(channel)
+                try:
+                    # Each is asked for with the certificate that the one before brought.
+                    files = await renew_identity(files, stub.Renew, datetime.now(UTC))
+                except grpc.aio.AioRpcError as error:
+                    told = await translated(error, files.coordinator_address, files)
+                    assert told.code == "RATE_LIMITED"
+                    return renewed, time.monotonic() - begun_at
+            renewed += 1
+
+    try:
+        one.serve()
+        renewed, seconds = asyncio.run(scene())
+    finally:
+        one.end()
+    allowed = Limits().renewals
+    assert renewed <= allowed.burst + 1 + seconds * allowed.per_second
+
+
+def test_what_is_done_on_the_host_ends_calls_too(tmp_path: Path) -> None:
+    one = first_replica(tmp_path, f"sqlite:///{tmp_path / 'one.db'}")
+
+    async def scene() -> str:
+        lost = IdentityFiles.load(one.home / "admin", Role.ADMIN)
+        async with attacker(lost, one) as thief:
+            held = await thief.hold(ADMIN, "RegisterAdmin")
+            arguments = ("coordinator", "admit-admin", "--home", one.home, "--yes")
+            await asyncio.to_thread(consilium, *arguments)
+            return await held.code()
+
+    try:
+        one.serve()
+        assert asyncio.run(scene()) == "CERTIFICATE_SUPERSEDED"
+    finally:
+        one.end()

@@ -143,6 +143,29 @@ class StandingContract:
         # The same key again, as after a lost answer: not while it is shut out.
         refused(errors.SILO_SUSPENDED, lambda: redeem(store, "north"))
 
+    @pytest.mark.parametrize("how", ["revoked", "readmitted"])
+    def test_tokens_that_an_admin_made_end_with_it(self, store: Store, how: str) -> None:
+        join(store, "ada", "zoe", role=Role.ADMIN)
+        ada, zoe = (caller(store, name, Role.ADMIN) for name in ("ada", "zoe"))
+        for name, role, by in [
+            ("eve", Role.ADMIN, ada),
+            ("north", Role.SILO, ada),
+            ("south", Role.SILO, zoe),
+            ("west", Role.SILO, ada),
+        ]:
+            store.members.register(token(name, role=role), NOW, by, replace_token=False)
+        redeem(store, "west")
+        if how == "revoked":
+            store.members.revoke(Role.ADMIN, "ada", NOW, zoe)
+            assert store.audit.page()[-1].entry["details"] == {"tokens_voided": 2}
+        else:
+            fresh = Press().issue(Role.ADMIN, "ada")
+            store.members.readmit_admin("ada", "fresh key", fresh, NOW, ADMIN)
+        for name in ("eve", "north"):
+            refused(errors.TOKEN_UNKNOWN, lambda name=name: redeem(store, name))
+        redeem(store, "south")
+        store.members.admit(caller(store, "west"))
+
     def test_a_revoked_silo_is_not_suspended(self, store: Store) -> None:
         join(store, "north")
         store.members.revoke(Role.SILO, "north", NOW, ADMIN)
