@@ -29,15 +29,21 @@ class Spent:
 
 
 def spent(entries: Sequence[PartyEntry], delta: float) -> Spent:
-    """The composed cost of the entries for a silo that voted in all of them."""
+    """The composed cost of the entries for a silo that voted in all of them.
+
+    A task's noise is fixed before it starts. Tasks are chosen in sight of earlier ones, so several of them are
+    counted by the privacy filter, which holds for that.
+    """
     # Only here: a server derives nothing, and needs no scipy for that.
-    from wire.privacy.accounting import epsilon
+    from wire.privacy import accounting, privacy_filter
+
+    rule = accounting if len({entry.task for entry in entries}) <= 1 else privacy_filter
 
     releases = [entry.release for entry in entries]
     return Spent(
         consensuses=sum(release.draws for release in releases),
         answers=sum(release.answers for release in releases),
-        epsilon=epsilon([release.event for release in releases], delta),
+        epsilon=rule.epsilon([release.event for release in releases], delta),
         pure_epsilon=sum(release.pure_epsilon for release in releases),
     )
 

@@ -69,6 +69,8 @@ def test_every_ballot_that_left_is_on_the_books_and_paid_for_once(
     assert [entry.round for entry in entries] == [1, 2, 3]
     assert [entry.kind for entry in entries] == kinds
     assert [entry.costs for entry in entries] == costly
+    # All that will ever be paid for was planned, and is on the books with the first ballot.
+    assert entries[0].plan == entries[0].events
     sent = ballots(silo, "first")
     assert {move.direction for move in sent} == {Direction.OUT}
     assert [move.digest for move in sent] == [entry.ballot_digest for entry in entries]

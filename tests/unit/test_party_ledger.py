@@ -22,6 +22,7 @@ from coordinator.store.records import TaskRecord
 from wire.errors import PARTY_LEDGER_BROKEN, Refusal
 from wire.privacy.accounting import epsilon
 from wire.privacy.declaration import PrivacyDemand
+from wire.privacy.privacy_filter import epsilon as adaptive_epsilon
 from wire.runtime.chain import Head, Link, append, head_of
 
 pytestmark = pytest.mark.slow
@@ -74,7 +75,10 @@ def test_rounds_and_tasks_compose() -> None:
     assert (whole.consensuses, whole.answers) == (3, 160)
     assert whole.pure_epsilon == pytest.approx(12 + 30 * 0.01 * 40)
     assert both.epsilon < whole.epsilon <= whole.pure_epsilon
-    assert whole.epsilon == epsilon([one.release.event for one in LEDGER], DELTA)
+    assert both.epsilon == epsilon([one.release.event for one in LEDGER[:2]], DELTA)
+    # The second task was chosen in sight of the first.
+    assert whole.epsilon == adaptive_epsilon([one.release.event for one in LEDGER], DELTA)
+    assert whole.epsilon > epsilon([one.release.event for one in LEDGER], DELTA)
 
 
 def test_a_round_drawn_twice_is_two_consensuses() -> None:

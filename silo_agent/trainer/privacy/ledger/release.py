@@ -131,14 +131,21 @@ class Release(BaseModel):
 
     @model_validator(mode="after")
     def _require_origin(self) -> Self:
-        if self.kind is Kind.WRITE_OFF:
-            if not (self.by and self.estimate):
-                raise ValueError("a write-off is a person's estimate")
-        elif self.kind is Kind.SAME_PATIENTS:
-            if not (self.by and self.reason and self.same_as) or self.ballots or self.costs:
-                raise ValueError("that patients are the same is a person's word, and costs nothing")
-        elif not (self.task_digest and self.ballot_digest and self.round and self.ballots == 1):
-            raise ValueError("a ballot belongs to a round of a task and has a digest")
+        match self.kind:
+            case Kind.WRITE_OFF:
+                sound = bool(self.by) and self.estimate
+                fault = "a write-off is a person's estimate"
+            case Kind.SAME_PATIENTS:
+                sound = all((self.by, self.reason, self.same_as)) and not (
+                    self.ballots or self.costs
+                )
+                fault = "that patients are the same is a person's word, and costs nothing"
+            case Kind.BALLOT | Kind.ABSTENTION | Kind.REPETITION:
+                named = all((self.task_digest, self.ballot_digest, self.round))
+                sound = named and self.ballots == 1
+                fault = "a ballot belongs to a round of a task and has a digest"
+        if not sound:
+            raise ValueError(fault)
         return self
 
 

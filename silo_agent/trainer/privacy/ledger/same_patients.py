@@ -33,18 +33,23 @@ def compare(
     settings: PrivacySettings, marks: Marks, ledger: Ledger, record: PatientRecord
 ) -> Comparison:
     """Looks, and changes nothing. Data sets that silo.yaml declares to have the same patients are left out."""
-    declared = {settings.dataset, *settings.same_patients_as}
-    apart = {
-        name: kept
-        for name, kept in ledger.charged().items()
-        if not any(ledger.together(name, other) for other in declared)
-    }
+    apart = _apart(settings, ledger)
     sizes, shared = record.sizes(), record.shared(settings.dataset, marks)
     return Comparison(
         shared={name: count for name, count in shared.items() if name in apart},
         lost=tuple(name for name, kept in apart.items() if sizes.get(name, 0) < kept),
         unrecorded=tuple(name for name, kept in apart.items() if not kept and name not in sizes),
     )
+
+
+def _apart(settings: PrivacySettings, ledger: Ledger) -> dict[str, int]:
+    """Data sets with a budget of their own, with how many hashes of their patients were on record."""
+    declared = {settings.dataset, *settings.same_patients_as}
+    return {
+        name: kept
+        for name, kept in ledger.charged().items()
+        if not any(ledger.together(name, other) for other in declared)
+    }
 
 
 def admit(
