@@ -107,7 +107,10 @@ def init(
     ] = None,
     admin: Annotated[str, typer.Option(help="Name of the first admin.")] = "admin",
     database: Annotated[
-        str | None, typer.Option(help="postgresql+psycopg://…; empty for SQLite in the folder.")
+        str | None,
+        typer.Option(
+            help="postgresql+psycopg://…, or @FILE that holds it; empty: SQLite in the folder."
+        ),
     ] = None,
     certificate_lifetime: Annotated[
         str | None,

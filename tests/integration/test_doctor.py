@@ -223,7 +223,7 @@ class TestBeforeJoining:
         names = [finding["name"] for finding in told["findings"]]
         assert names == [
             *("join token", "DNS", "TCP", "HTTP proxy", "TLS"),
-            *("disk", "environment"),
+            *("disk", "file access", "environment"),
         ]
         assert told["status"] in ("ok", "warning")
         consilium("agent", "join", token, "--home", tmp_path / "silo")
@@ -293,8 +293,9 @@ class TestAJoinedSilo:
         findings = consilium("agent", "doctor", "--home", north, "--json").json()["findings"]
         assert [finding["name"] for finding in findings] == [
             *("DNS", "TCP", "HTTP proxy", "TLS", "identity", "key file"),
-            *("role", "protocol", "clock", "disk", "environment"),
-            *("isolation", "trainer's disk", "silo.yaml", "policy", "privacy", "ledger", "GPU"),
+            *("role", "protocol", "clock", "disk", "file access", "environment"),
+            *("isolation", "trainer's disk", "trainer's files", "silo.yaml", "policy"),
+            *("privacy", "ledger", "GPU"),
             *("private data", "learner", "data schema"),
         ]
         for finding in findings:

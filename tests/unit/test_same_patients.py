@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from ledger_scenes import NO_LIMIT, TASK, at_most, ballot, opened
 
-from wire.runtime.findings import Status
 from silo_agent.shared.home import SiloHome
 from silo_agent.trainer.backup import Part, back_up_part, restore_part
 from silo_agent.trainer.check import TrainerChecks
@@ -31,6 +30,7 @@ from wire.errors import (
 )
 from wire.privacy.declaration import Unit
 from wire.privacy.events import Pure
+from wire.runtime.findings import Status
 
 OTHER = "bb" * 32
 WHY = "the cohort was given the name of its new register"
