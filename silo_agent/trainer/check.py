@@ -1,12 +1,13 @@
 """Everything that can go wrong before the first round, found on the private side.
 
 `consilium agent check` shows it where the data are and may quote a few values; `consilium agent doctor`, on the
-network side, gets the findings alone, which name files, columns and counts.
+network side, gets the findings alone. Those are about files, columns and settings: nothing in them depends on what a
+patient's row holds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -17,14 +18,19 @@ from silo_agent.shared.findings import Check, Finding, Status, failed, ok, run_i
 from silo_agent.shared.home import SiloHome
 from silo_agent.trainer.approval.view import in_words
 from silo_agent.trainer.data.private_data import PrivateData, load_private
-from silo_agent.trainer.data.schema_check import check
+from silo_agent.trainer.data.public_summary import overlap, summary
+from silo_agent.trainer.data.schema_check import check, prepare
 from silo_agent.trainer.isolation import Isolation, Mode
 from silo_agent.trainer.models.catalogue import build, reads
+from silo_agent.trainer.models.failures import LAST_FAILURE
 from silo_agent.trainer.models.gpu import cuda_devices
 from silo_agent.trainer.privacy.ledger.ledger import Ledger
 from silo_agent.trainer.settings import SiloSettings, read_settings
+from silo_agent.trainer.task_folder import TaskFolder, seen_tasks
 from wire.errors import ConsiliumError
 from wire.public_content import inspect
+from wire.runtime.files import digest_of
+from wire.schema import SetSchema
 from wire.task.definition import TaskDefinition
 
 
@@ -47,7 +53,7 @@ class TrainerChecks:
         self._settings: SiloSettings
         self._private: PrivateData
         self.details: list[str] = []
-        """What belongs to the latest finding and may quote values: for the private side's screen only."""
+        """What single rows and cells are like, and what the public sets are: for the private side's screen only."""
 
     def findings(self) -> Iterator[Finding]:
         """In the order of need."""
@@ -109,7 +115,8 @@ class TrainerChecks:
         data = self._settings.data
         self._private = load_private(data, self._home.settings_file.parent)
         unit = "patient" if data.patient_id else "row"
-        return ok("private data", f"{self._private.rows} rows; the unit of privacy is the {unit}.")
+        self.details.append(f"{data.path}: {self._private.rows} rows")
+        return ok("private data", f"They can be read; the unit of privacy is the {unit}.")
 
     def _build(self) -> Finding:
         features, settings = self._private.features, self._settings
@@ -133,21 +140,17 @@ class TrainerChecks:
         unfit: list[str] = []
         notes: list[str] = []
         fitting: list[str] = []
-        self.details.clear()
         for label, path, labels in self._public_sets():
             _, schema = inspect(path)
-            misfits = check(
-                self._private,
-                schema,
-                labels or _labels_in(self._private),
-                reads=reads(self._settings.model),
-            )
+            misfits = check(self._private, schema, reads=reads(self._settings.model))
             for misfit in misfits:
                 (unfit if misfit.fatal else notes).append(f"{label}: {misfit.sentence}")
-                if misfit.private_detail:
-                    self.details.append(f"{label}: {misfit.private_detail}")
             if not any(misfit.fatal for misfit in misfits):
                 fitting.append(label)
+                labels = labels or _labels_in(self._private)
+                told = about_rows(self._private, schema, path, labels)
+                self.details += [f"{label}: {line}" for line in told]
+        self.details += _failures(self._home)
         if unfit:
             return failed("data schema", " ".join(unfit), "Correct the data or silo.yaml.")
         if not fitting:
@@ -165,6 +168,49 @@ class TrainerChecks:
             if content.exists():
                 found.append((f"task {definition.name}", content, definition.labels))
         return found
+
+
+def about_task(home: SiloHome, definition: TaskDefinition) -> list[str]:
+    """What a task's public set is and what the hospital's rows are beside it, for whoever approves it here."""
+    path = home.public_sets / definition.public_set
+    if not path.exists() or digest_of(path) != definition.public_set:
+        return ["the public set is not here yet, so nobody has looked into it"]
+    try:
+        lines = summary(path)
+        _, schema = inspect(path)
+        settings = read_settings(home.settings_file)
+        private = load_private(settings.data, home.settings_file.parent)
+        unfit = [misfit.sentence for misfit in check(private, schema) if misfit.fatal]
+        return lines + (unfit or about_rows(private, schema, path, definition.labels))
+    except ConsiliumError as error:
+        return [error.sentence]
+
+
+def about_rows(
+    private: PrivateData, schema: SetSchema, path: Path, labels: Sequence[str]
+) -> list[str]:
+    """How many cells are not taken as they are, and how many rows are in the public set, too."""
+    rows = prepare(private, schema, labels)
+    lines = []
+    for note in rows.treated:
+        lines += [note.sentence, *filter(None, [note.quoted])]
+    ours, theirs = overlap(path, schema, rows.features)
+    if ours:
+        lines.append(
+            f"WARNING: {ours} of {private.rows} private rows equal a public row ({theirs} public rows equal a private "
+            "one). If they are the same patients, their rows are public; if they are not, too few columns tell them apart."
+        )
+    return lines
+
+
+def _failures(home: SiloHome) -> list[str]:
+    """What failed lately in the trainings of each task."""
+    found = []
+    for definition in seen_tasks(home.tasks):
+        said = TaskFolder(home.tasks, definition.digest).get(LAST_FAILURE)
+        if said is not None:
+            found.append(f"task {definition.name}: {said.decode()}; the ballot abstains there.")
+    return found
 
 
 def _isolated(isolation: Isolation) -> Finding:

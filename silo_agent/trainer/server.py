@@ -193,7 +193,8 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
             return report if fresh else None
 
         report = await self._worker_thread(train)
-        log.info("model_kept", task=session.definition.name)
+        if session.folder.model_path() is not None:
+            log.info("model_kept", task=session.definition.name)
         return trainer_pb2.FinishResponse(training=report)
 
     async def close(self) -> None:
@@ -230,7 +231,6 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
                 task=definition.name,
                 fatal=misfit.fatal,
                 sentence=misfit.sentence,
-                detail=misfit.private_detail,
             )
         return session, [misfit.sentence for misfit in misfits if misfit.fatal]
 

@@ -6,6 +6,7 @@ A definition comes from outside: whatever could steer a terminal is shown, not o
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -17,6 +18,7 @@ from silo_agent.shared.home import SiloHome
 from silo_agent.trainer.approval.consent import SHOWN_DIGITS, ApprovalState, Decision, decide
 from silo_agent.trainer.approval.policy import ApprovalCriteria, read_criteria
 from silo_agent.trainer.approval.record import Act, ApprovalRecord
+from silo_agent.trainer.models.failures import LAST_FAILURE
 from silo_agent.trainer.task_folder import TaskFolder, seen_tasks
 from wire.errors import ConfigurationError
 from wire.privacy.declaration import Declaration, MechanismName, PrivacyDemand
@@ -33,6 +35,8 @@ class SeenTask:
     criteria: ApprovalCriteria
     decision: Decision
     rounds_voted: tuple[int, ...]
+    failure: str = ""
+    """What failed last in its trainings; empty if nothing did."""
 
     @property
     def bytes_at_most(self) -> int:
@@ -62,7 +66,7 @@ class SeenTask:
             "asks for": f"{task.method} on {task.public_set[:SHOWN_DIGITS]}, labels {_few(task.labels)}, "
             f"{task.rounds.max_rounds} rounds, quorum {task.rounds.quorum}",
             "voted": _ranges(self.rounds_voted) or "–",
-            "status": shown(self.status()),
+            "status": shown("; ".join(filter(None, [self.status(), self.failure]))),
         }
 
     def to_json(self) -> dict[str, Any]:
@@ -78,6 +82,7 @@ class SeenTask:
             "at": act.at if act else None,
             "note": act.note if act else None,
             "rounds_voted": list(self.rounds_voted),
+            "failure": self.failure or None,
             "bytes_at_most": self.bytes_at_most,
             "definition": self.definition.model_dump(mode="json"),
         }
@@ -89,15 +94,15 @@ def seen(home: SiloHome) -> list[SeenTask]:
         read_criteria(home.settings_file),
         ApprovalRecord(home.approvals).approvals(),
     )
-    return [
-        SeenTask(
-            definition,
-            criteria,
+    found = []
+    for definition in seen_tasks(home.tasks):
+        decision, folder = (
             decide(definition, criteria, approvals),
-            TaskFolder(home.tasks, definition.digest).rounds_voted(),
+            TaskFolder(home.tasks, definition.digest),
         )
-        for definition in seen_tasks(home.tasks)
-    ]
+        failure = (folder.get(LAST_FAILURE) or b"").decode()
+        found.append(SeenTask(definition, criteria, decision, folder.rounds_voted(), failure))
+    return found
 
 
 def find(tasks: list[SeenTask], reference: str) -> SeenTask:
@@ -148,6 +153,12 @@ def print_definition(task: SeenTask, console: Console) -> None:
     }
     for key, value in lines.items():
         console.print(f"[dim]{key:>10}[/]  {shown(value)}")
+
+
+def print_lines(key: str, lines: Sequence[str], console: Console) -> None:
+    """Several lines under one key, as `print_definition` prints one."""
+    for number, line in enumerate(lines):
+        console.print(f"[dim]{'' if number else key:>10}[/]  {shown(line)}")
 
 
 def in_words(promise: Declaration) -> str:

@@ -74,16 +74,18 @@ def check(
     checks = TrainerChecks(SiloHome(home), public_set, isolation=isolation)
     if as_json:
         findings = list(checks.findings())
-        print_json({"findings": [finding.as_json() for finding in findings]})
+        # The network side's doctor reads this as well, and asks for it isolated: it gets no details.
+        details = {} if isolated else {"details": checks.details}
+        print_json({"findings": [finding.as_json() for finding in findings], **details})
         if worst(findings) is Status.FAILED:
             raise typer.Exit(1)
         return
     for finding in checks.findings():
         if finding.status is Status.FAILED:
-            for detail in checks.details:
-                console.print(detail, markup=False)
             raise ConfigurationError(f"{finding.name}: {finding.sentence}", finding.next_step)
         print_finding(finding, console)
+    for detail in checks.details:
+        console.print(detail, markup=False)
 
 
 @private.command()
@@ -115,7 +117,7 @@ def approve(
     """Accept exactly this definition of a task: train for it and vote in it."""
     from silo_agent.trainer.approval.consent import ApprovalState, act_on
     from silo_agent.trainer.approval.record import Act, ApprovalRecord
-    from silo_agent.trainer.approval.view import find, print_definition, seen
+    from silo_agent.trainer.approval.view import find, print_definition, print_lines, seen
     from wire.identity.account import os_account
 
     folder = SiloHome(home)
@@ -124,6 +126,9 @@ def approve(
     act = Act.WITHDRAWN if withdraw else Act.APPROVED
     print_definition(chosen, console)
     if act is Act.APPROVED:
+        from silo_agent.trainer.check import about_task
+
+        print_lines("data", about_task(folder, definition), console)
         if chosen.decision.state is ApprovalState.REFUSED:
             raise ConfigurationError(
                 f"Task {definition.name} breaks this hospital's policy: "

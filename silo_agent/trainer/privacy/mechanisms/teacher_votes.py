@@ -66,7 +66,7 @@ class TeacherVotes:
 
     def vote(self, silo: SiloRound, bits: Bits) -> Vote:
         """Teachers trained anew on shards dealt anew; nothing of an earlier round is needed or used."""
-        return Vote(labels=teacher_answers(silo, self.plan, self._scope.shape.rows, 0, bits))
+        return Vote(labels=teacher_answers(silo, self.plan, self._scope, 0, bits))
 
 
 def plan_misfit(plan: TeacherPlan, scope: Scope, remedy: str) -> str:
@@ -112,12 +112,13 @@ def plan_offer(
 
 
 def teacher_answers(
-    silo: SiloRound, plan: TeacherPlan, rows: int, partition: int, bits: Bits
+    silo: SiloRound, plan: TeacherPlan, scope: Scope, partition: int, bits: Bits
 ) -> Labels:
     """(rows,) the noisy answers of one partition's teachers, -1 where they were not asked."""
-    teachers = plan.teachers
+    teachers, rows = plan.teachers, scope.shape.rows
     asked = permutation(rows, bits)[: plan.checks]
-    shards = draw_shards(int(silo.patients.max()) + 1, teachers, bits)[silo.patients]
+    # All patients are dealt, also one without a usable row: nobody's shard depends on another's rows.
+    shards = draw_shards(scope.units, teachers, bits)[silo.patients]
     counts = histogram(silo, shards, teachers, silo.public[asked], partition * teachers)
     labels = np.full(rows, ABSTAIN, dtype=np.int64)
     if silo.known is None:
