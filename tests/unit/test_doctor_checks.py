@@ -298,9 +298,11 @@ class TestThePrivateSide:
 
     def test_a_silo_that_is_ready(self, tmp_path: Path) -> None:
         private = "decision_tree\nprivacy: {mechanism: private_labeller, epsilon: 1}"
-        found = self.found(TrainerChecks(self.home(tmp_path, private)))
+        checks = TrainerChecks(self.home(tmp_path, private))
+        found = self.found(checks)
         assert worst(list(found.values())) is Status.OK
-        assert "2 rows" in found["private data"].sentence
+        assert "can be read" in found["private data"].sentence
+        assert "2 rows" in checks.details[0]
         assert "No task" in found["data schema"].sentence
 
     @pytest.mark.parametrize(

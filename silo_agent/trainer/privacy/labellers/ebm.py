@@ -138,7 +138,7 @@ class EbmTrainer:
         table = finite_rows(public)
         lower, upper = table.min(axis=0), table.max(axis=0)
         # What is constant on U says nothing there, and every column more costs noise.
-        columns = np.flatnonzero(upper > lower)
+        columns = np.flatnonzero(_varies(lower, upper))
         if not len(columns):
             raise ConfigurationError(
                 "The private labeller with head ebm finds no column that varies in the public set.",
@@ -192,6 +192,12 @@ class EbmTrainer:
         if any(less < due * (1 - _ROUNDING) for less, due in zip(added, asked, strict=True)):
             raise RuntimeError("interpret added less noise than it was asked for")
         return _extracted(model, columns)
+
+
+def _varies(lower: Floats, upper: Floats) -> npt.NDArray[np.bool_]:
+    """(columns,) True where floats between the bounds are enough for bins."""
+    furthest = np.maximum(np.abs(lower), np.abs(upper))
+    return np.asarray(upper - lower > 1e-9 * np.maximum(1.0, furthest))
 
 
 _ROUNDING: Final = 1e-6
