@@ -15,13 +15,14 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from silo_agent.trainer.data.features import Encoder, Rows
-from wire.public_content import inspect, open_array, open_table
+from wire.public_content import PROVENANCE, inspect, open_array, open_table, provenance
 from wire.schema import Column, ColumnType, SetKind, SetSchema
 
 _SHOWN: Final = 8
-"""Categories, and columns beyond the first of these many hundred, are only counted."""
+"""Categories; more are only counted."""
 _COLUMNS: Final = 200
-_LONGEST: Final = 60
+_LONGEST: Final = 500
+"""Characters of a word."""
 
 
 def summary(path: Path) -> list[str]:
@@ -30,11 +31,12 @@ def summary(path: Path) -> list[str]:
     if schema.kind is SetKind.ARRAY:
         array = open_array(path)
         return [
+            *_provenance(path),
             f"{rows} rows of shape {schema.row_shape}, {schema.element_type}, "
-            f"from {array.min():g} to {array.max():g}"
+            f"from {array.min():g} to {array.max():g}",
         ]
     table = open_table(path)
-    lines = [f"{rows} rows, {_counted(len(schema.columns), 'column')}"]
+    lines = [*_provenance(path), f"{rows} rows, {_counted(len(schema.columns), 'column')}"]
     lines += [_column(table[column.name], column) for column in schema.columns[:_COLUMNS]]
     if (more := len(schema.columns) - _COLUMNS) > 0:
         lines.append(f"and {_counted(more, 'further column')}")
@@ -50,6 +52,11 @@ def overlap(path: Path, schema: SetSchema, private: Rows) -> tuple[int, int]:
     ours = list(_keys(encoder.encode(private, texts=texts)))
     theirs = list(_keys(encoder.public(texts=texts)))
     return _shared(ours, set(theirs)), _shared(theirs, set(ours))
+
+
+def _provenance(path: Path) -> list[str]:
+    said = provenance(path)
+    return [f"{key}: {_quoted(said[key]) if key in said else 'not said'}" for key in PROVENANCE]
 
 
 def _shared(keys: list[bytes], others: set[bytes]) -> int:
