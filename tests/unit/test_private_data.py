@@ -14,6 +14,7 @@ import pytest
 from silo_agent.trainer.data.private_data import DataSettings, PrivateData, load_private
 from silo_agent.trainer.data.schema_check import Misfit, check, prepare
 from wire.errors import ConfigurationError
+from wire.runtime import columns
 from wire.schema import Column, ColumnType, SetKind, SetSchema
 
 pytestmark = pytest.mark.slow
@@ -277,6 +278,15 @@ def test_a_ragged_row_stays_in_its_place_with_empty_cells(tmp_path: Path) -> Non
     assert rows.features["age"].to_pylist() == [71.0, None, 35.0, None, 58.0]
     assert rows.labels.tolist() == [0, -1, 0, -1, 1]
     assert rows.treated[0].count == 2 * len(lines[0].split(","))
+
+
+def test_no_cell_is_too_long_to_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(columns, "_BLOCK_BYTES", 64)
+    lines = ["age,lactate,sex,smoker,diagnosis", *["71,1,w,true,benign"] * 3]
+    lines.insert(2, f"7,1,{'x' * 500},true,benign")
+    (tmp_path / "rows.csv").write_text("\n".join(lines))
+    data = load_private(DataSettings(path=Path("rows.csv"), label="diagnosis"), tmp_path)
+    assert prepare(data, SCHEMA, LABELS).features["sex"].to_pylist() == ["w", None, "w", "w"]
 
 
 @pytest.mark.parametrize("form", ["csv", "parquet"])

@@ -221,7 +221,7 @@ def _read_csv(path: Path, repair: bool) -> tuple[pa.Table, int]:
         # One thread, so that the row number in the message is right.
         read_options=pacsv.ReadOptions(
             use_threads=False,
-            block_size=_BLOCK_BYTES,
+            block_size=_block_bytes(path) if repair else _BLOCK_BYTES,
             column_names=positions,
             skip_rows_after_names=1,
         ),
@@ -246,6 +246,11 @@ def _read_csv(path: Path, repair: bool) -> tuple[pa.Table, int]:
     if not header[0].strip() and len(header) > 1:
         table = table.remove_column(0)
     return table, len(ragged)
+
+
+def _block_bytes(path: Path) -> int:
+    """The whole file, as far as Arrow can: no cell is too long for one block."""
+    return max(_BLOCK_BYTES, min(path.stat().st_size + 1, 2**31 - 1))
 
 
 def _with_empty_rows(table: pa.Table, places: Sequence[int]) -> pa.Table:

@@ -33,7 +33,7 @@ def summary(path: Path) -> list[str]:
         return [
             *_provenance(path),
             f"{rows} rows of shape {schema.row_shape}, {schema.element_type}, "
-            f"from {array.min():g} to {array.max():g}",
+            f"from {float(array.min()):g} to {float(array.max()):g}",
         ]
     table = open_table(path)
     lines = [*_provenance(path), f"{rows} rows, {_counted(len(schema.columns), 'column')}"]
