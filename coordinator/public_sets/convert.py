@@ -71,24 +71,19 @@ def convert(
     says what is wrong and how to mend it.
     """
     folder = PublicSetFolder(into)
-    said = {key: value for key, value in (provenance or {}).items() if value}
     unfinished = folder.unfinished()
     try:
         if source.suffix.lower() in (".csv", ".parquet"):
             if array is not None:
                 raise UnusableFile("it is a table and has no arrays", "Leave --array out.")
             batch = _batch(source, text_column, drop)
-            write_table(batch.replace_schema_metadata(_checked(said)), unfinished)
+            write_table(batch.replace_schema_metadata(_said(provenance)), unfinished)
         elif source.suffix.lower() in (".npy", ".npz"):
             if text_column is not None or drop:
                 raise UnusableFile(
                     "it is an array and has no columns", "Leave the column options out."
                 )
-            if said:
-                raise UnusableFile(
-                    f"an array file has no place for its {' and '.join(said)}",
-                    "Leave the options out, and tell hospitals where you announce the task.",
-                )
+            _refuse_said(_said(provenance))
             write_array(_array(source, array), unfinished)
         else:
             raise UnusableFile(
@@ -105,14 +100,24 @@ def convert(
     return ConvertedSet(path, digest, rows, path.stat().st_size, schema)
 
 
-def _checked(provenance: Mapping[str, str]) -> Mapping[str, str] | None:
-    for key, value in provenance.items():
+def _said(provenance: Mapping[str, str] | None) -> Mapping[str, str] | None:
+    """What is said of the set, None if nothing is."""
+    said = {key: value for key, value in (provenance or {}).items() if value}
+    for key, value in said.items():
         if len(value) > LONGEST_PROVENANCE or not value.isprintable():
             raise UnusableFile(
                 f"its {key} is longer than {LONGEST_PROVENANCE} characters or not one line of text",
                 "Shorten it, or give a link.",
             )
-    return provenance or None
+    return said or None
+
+
+def _refuse_said(said: Mapping[str, str] | None) -> None:
+    if said is not None:
+        raise UnusableFile(
+            f"an array file has no place for its {' and '.join(said)}",
+            "Leave the options out, and tell hospitals where you announce the task.",
+        )
 
 
 def _batch(source: Path, text_column: str | None, drop: Sequence[str]) -> pa.RecordBatch:
