@@ -21,6 +21,9 @@ ARROW_MAGIC = b"ARROW1\0\0"
 CATEGORY_TYPE = pa.dictionary(pa.int32(), pa.string())
 # Above this a column is free text or an identifier, and one-hot features would be mostly noise.
 MAX_CATEGORIES = 1000
+PROVENANCE = ("source", "licence")
+"""What a table or text set may say of itself, in the metadata of its stored file, so that its digest covers it."""
+LONGEST_PROVENANCE = 500
 _FIX = "Publish the original file with `consilium public-set add`, which writes the stored form."
 
 
@@ -62,6 +65,21 @@ def open_table(path: Path) -> pa.RecordBatch:
     return batch
 
 
+def provenance(path: Path) -> dict[str, str]:
+    """Where a stored set says it comes from and under which licence; empty if it does not say, as arrays never do.
+
+    Written by whoever published it and never checked by anyone.
+    """
+    if _magic(path) == NPY_MAGIC:
+        return {}
+    said = open_table(path).schema.metadata or {}
+    return {
+        key: said[key.encode()].decode(errors="replace")[:LONGEST_PROVENANCE]
+        for key in PROVENANCE
+        if key.encode() in said
+    }
+
+
 def open_array(path: Path) -> NDArray[np.generic]:
     """The stored array, memory-mapped read-only; never unpickles."""
     array: NDArray[np.generic] = np.load(path, mmap_mode="r", allow_pickle=False)
@@ -99,7 +117,7 @@ def array_schema(array: NDArray[np.generic]) -> SetSchema:
 
 
 def write_table(batch: pa.RecordBatch, path: Path) -> None:
-    """Writes the stored form of a table: one uncompressed batch, no metadata; equal rows, equal bytes."""
+    """Writes the stored form of a table: one uncompressed batch; equal rows and metadata, equal bytes."""
     options = pa.ipc.IpcWriteOptions(compression=None, metadata_version=pa.MetadataVersion.V5)
     with (
         pa.OSFile(str(path), "wb") as sink,

@@ -43,6 +43,12 @@ def add(
     drop: Annotated[
         list[str] | None, typer.Option(help="Column to leave out; repeat for several.")
     ] = None,
+    source: Annotated[
+        str, typer.Option(help="Where the rows come from, for hospitals to read; part of the set.")
+    ] = "",
+    licence: Annotated[
+        str, typer.Option(help="Under which licence, for hospitals to read; part of the set.")
+    ] = "",
     as_json: JsonFlag = False,
 ) -> None:
     """Convert a file, upload it and publish it under the next version of NAME."""
@@ -53,7 +59,12 @@ def add(
 
     with tempfile.TemporaryDirectory() as scratch:
         converted = convert(
-            file, Path(scratch), array=array, text_column=text_column, drop=drop or ()
+            file,
+            Path(scratch),
+            array=array,
+            text_column=text_column,
+            drop=drop or (),
+            provenance={"source": source, "licence": licence},
         )
         response = run(call(converted))
     if as_json:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from wire.errors import PUBLIC_SET_INVALID, Refusal
 from wire.public_content import (
+    LONGEST_PROVENANCE,
     MAX_CATEGORIES,
     inspect,
     write_array,
@@ -61,11 +62,13 @@ def convert(
     array: str | None = None,
     text_column: str | None = None,
     drop: Sequence[str] = (),
+    provenance: Mapping[str, str] | None = None,
 ) -> ConvertedSet:
     """Writes `source` in its stored form into the folder `into`, named by its digest.
 
-    The digest depends on nothing but rows and columns. `array` picks one of an NPZ file, `text_column` makes a
-    text set of one column, `drop` leaves columns out. PUBLIC_SET_INVALID says what is wrong and how to mend it.
+    The digest depends on nothing but rows, columns and `provenance` (`wire.public_content.PROVENANCE`). `array` picks
+    one of an NPZ file, `text_column` makes a text set of one column, `drop` leaves columns out. PUBLIC_SET_INVALID
+    says what is wrong and how to mend it.
     """
     folder = PublicSetFolder(into)
     unfinished = folder.unfinished()
@@ -73,12 +76,14 @@ def convert(
         if source.suffix.lower() in (".csv", ".parquet"):
             if array is not None:
                 raise UnusableFile("it is a table and has no arrays", "Leave --array out.")
-            write_table(_batch(source, text_column, drop), unfinished)
+            batch = _batch(source, text_column, drop)
+            write_table(batch.replace_schema_metadata(_said(provenance)), unfinished)
         elif source.suffix.lower() in (".npy", ".npz"):
             if text_column is not None or drop:
                 raise UnusableFile(
                     "it is an array and has no columns", "Leave the column options out."
                 )
+            _refuse_said(_said(provenance))
             write_array(_array(source, array), unfinished)
         else:
             raise UnusableFile(
@@ -93,6 +98,26 @@ def convert(
         unfinished.unlink(missing_ok=True)
     path = folder.path(digest)
     return ConvertedSet(path, digest, rows, path.stat().st_size, schema)
+
+
+def _said(provenance: Mapping[str, str] | None) -> Mapping[str, str] | None:
+    """What is said of the set, None if nothing is."""
+    said = {key: value for key, value in (provenance or {}).items() if value}
+    for key, value in said.items():
+        if len(value) > LONGEST_PROVENANCE or not value.isprintable():
+            raise UnusableFile(
+                f"its {key} is longer than {LONGEST_PROVENANCE} characters or not one line of text",
+                "Shorten it, or give a link.",
+            )
+    return said or None
+
+
+def _refuse_said(said: Mapping[str, str] | None) -> None:
+    if said is not None:
+        raise UnusableFile(
+            f"an array file has no place for its {' and '.join(said)}",
+            "Leave the options out, and tell hospitals where you announce the task.",
+        )
 
 
 def _batch(source: Path, text_column: str | None, drop: Sequence[str]) -> pa.RecordBatch:

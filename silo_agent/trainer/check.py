@@ -1,7 +1,8 @@
 """Everything that can go wrong before the first round, found on the private side.
 
 `consilium agent check` shows it where the data are and may quote a few values. `consilium agent doctor`, on the
-network side, hears of the checks that read rows only how they went (`without_rows`).
+network side, hears of the checks that read rows only how they went (`without_rows`), which depends on the form of the
+file and on no patient's row.
 """
 
 from __future__ import annotations
@@ -15,17 +16,20 @@ from pathlib import Path
 import numpy as np
 
 from silo_agent.shared.home import SiloHome
+from silo_agent.trainer.about_task import about_rows
 from silo_agent.trainer.approval.policy import in_words
 from silo_agent.trainer.data.private_data import PrivateData, load_private
 from silo_agent.trainer.data.schema_check import check
 from silo_agent.trainer.isolation import Isolation, Mode
 from silo_agent.trainer.models.catalogue import build, reads
+from silo_agent.trainer.models.failures import LAST_FAILURE
 from silo_agent.trainer.models.gpu import cuda_devices
 from silo_agent.trainer.privacy.ledger.ledger import Ledger
 from silo_agent.trainer.privacy.ledger.patients import Marks, PatientRecord
 from silo_agent.trainer.privacy.ledger.same_patients import compare
 from silo_agent.trainer.public_copies import PublicCopies
 from silo_agent.trainer.settings import SiloSettings, read_settings
+from silo_agent.trainer.task_folder import TaskFolder, seen_tasks
 from wire.errors import (
     PATIENT_RECORD_LOST,
     PATIENTS_CHARGED_ELSEWHERE,
@@ -74,7 +78,7 @@ class TrainerChecks:
         self._settings: SiloSettings
         self._private: PrivateData
         self.details: list[str] = []
-        """What belongs to the latest finding and may quote values: for the private side's screen only."""
+        """What single rows and cells are like, and what the public sets are: for the private side's screen only."""
 
     def findings(self) -> Iterator[Finding]:
         """In the order of need."""
@@ -144,11 +148,11 @@ class TrainerChecks:
         data = self._settings.data
         self._private = load_private(data, self._home.settings_file.parent)
         unit = "patient" if data.patient_id else "row"
-        return ok("private data", f"{self._private.rows} rows; the unit of privacy is the {unit}.")
+        self.details.append(f"{data.path}: {self._private.rows} rows")
+        return ok("private data", f"They can be read; the unit of privacy is the {unit}.")
 
     def _patients(self) -> Finding:
         """Whether they were charged under another name; under which, and how many, is for the hospital's screen."""
-        self.details.clear()
         privacy = self._settings.privacy
         ledger = Ledger(self._home.ledger, self._home.ledger_witness, lambda: datetime.now(UTC))
         found = compare(
@@ -200,21 +204,17 @@ class TrainerChecks:
         unfit: list[str] = []
         notes: list[str] = []
         fitting: list[str] = []
-        self.details.clear()
         for label, path, labels in self._public_sets(copies):
             _, schema = inspect(path)
-            misfits = check(
-                self._private,
-                schema,
-                labels or _labels_in(self._private),
-                reads=reads(self._settings.model),
-            )
+            misfits = check(self._private, schema, reads=reads(self._settings.model))
             for misfit in misfits:
                 (unfit if misfit.fatal else notes).append(f"{label}: {misfit.sentence}")
-                if misfit.private_detail:
-                    self.details.append(f"{label}: {misfit.private_detail}")
             if not any(misfit.fatal for misfit in misfits):
                 fitting.append(label)
+                labels = labels or _labels_in(self._private)
+                told = about_rows(self._private, schema, path, labels)
+                self.details += [f"{label}: {line}" for line in told]
+        self.details += _failures(self._home)
         if unfit:
             return failed("data schema", " ".join(unfit), "Correct the data or silo.yaml.")
         if not fitting:
@@ -232,6 +232,16 @@ class TrainerChecks:
                 content = copies.public_set(definition)
                 found.append((f"task {definition.name}", content, definition.labels))
         return found
+
+
+def _failures(home: SiloHome) -> list[str]:
+    """What failed lately in the trainings of each task."""
+    found = []
+    for definition in seen_tasks(home.tasks):
+        said = TaskFolder(home.tasks, definition.digest).get(LAST_FAILURE)
+        if said is not None:
+            found.append(f"task {definition.name}: {said.decode()}; the ballot abstains there.")
+    return found
 
 
 def _isolated(isolation: Isolation) -> Finding:

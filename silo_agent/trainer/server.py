@@ -189,7 +189,8 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
 
         report = await self._worker_thread(train)
         self._drop_copies(session.definition)
-        log.info("model_kept", task=session.definition.name)
+        if session.folder.model_path() is not None:
+            log.info("model_kept", task=session.definition.name)
         return trainer_pb2.FinishResponse(training=report)
 
     async def close(self) -> None:
@@ -243,7 +244,6 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
                 task=definition.name,
                 fatal=misfit.fatal,
                 sentence=misfit.sentence,
-                detail=misfit.private_detail,
             )
         if session is None:
             raise Refusal(DATA_MISMATCH, task=definition.name)

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
+import structlog
 from numpy.typing import NDArray
 
+from silo_agent.trainer.data.cells import Treated
 from silo_agent.trainer.data.features import Encoder
 from silo_agent.trainer.data.home_model import HomeModel
+from silo_agent.trainer.data.label_space import UNUSABLE
 from silo_agent.trainer.data.private_data import load_private
 from silo_agent.trainer.data.schema_check import Misfit, check, prepare
 from silo_agent.trainer.methods.co_training import Consensus, CoTraining
-from silo_agent.trainer.methods.local_learner import LocalLearner
+from silo_agent.trainer.methods.local_learner import DiskFailed, LocalLearner
 from silo_agent.trainer.methods.protocol import CannotServe, Method, SiloFacts
 from silo_agent.trainer.methods.registry import method_for
 from silo_agent.trainer.methods.warm_start import WarmStart, WarmStartMismatch, load_warm_start
 from silo_agent.trainer.models.catalogue import build, reads
 from silo_agent.trainer.models.extractors.loading import StoredExtractor
 from silo_agent.trainer.models.extractors.protocol import Extractor
-from silo_agent.trainer.models.protocol import AnyLearner, Features, Labelled
+from silo_agent.trainer.models.failures import checked_labels, constant_labels, note_failure
+from silo_agent.trainer.models.protocol import AnyLearner, Features, Labelled, Labels
 from silo_agent.trainer.privacy.ledger.ledger import Ledger
 from silo_agent.trainer.privacy.ledger.patients import Marks, PatientRecord
 from silo_agent.trainer.privacy.ledger.same_patients import admit
@@ -34,6 +39,8 @@ from wire.privacy.randomness import Bits
 from wire.runtime.crash_points import crash_point
 from wire.schema import SetSchema
 from wire.task.definition import TaskDefinition
+
+log = structlog.get_logger()
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,18 +80,26 @@ class Session:
         if self.releaser.is_new(round_number):
             crash_point("vote-asked")
             if self.method.trains_every_round(self.learner) or self.releaser.needs_labels(silo):
-                labels = self.method.label_public(self.learner, round_number, published)
-                silo = replace(silo, labels=labels)
+                silo = replace(silo, labels=self._labels(self.learner, round_number, published))
         return self.releaser.ballot(silo)
 
     def finish(self, round_number: int, consensus: bytes | None) -> None:
-        """Keeps the final consensus, that of `round_number`; trains once more on it and keeps the model."""
+        """Keeps the final consensus, that of `round_number`; trains once more on it and keeps the model.
+
+        If the learner fails there is no model, which is noted at home; the network side sees no difference.
+        """
         if self.folder.model_path() is None:
             if self.encoder is None:
                 raise ValueError("a model that cannot read raw rows is of no use at home")
             if consensus is not None:
                 self.folder.put(FINAL_CONSENSUS, consensus)
-            learner = self.home_learner(round_number + 1, consensus)
+            try:
+                learner = self.home_learner(round_number + 1, consensus)
+            except DiskFailed:
+                raise
+            except Exception as error:
+                note_failure("the final training", error, self.folder)
+                return
             crash_point("model-trained")
             labels = self.definition.labels
             self.folder.keep_model(HomeModel(self.encoder, learner, labels, self.extractor))
@@ -93,6 +108,22 @@ class Session:
     def home_learner(self, round_number: int, consensus: bytes | None) -> AnyLearner:
         """The model this silo keeps, trained in the place of round `round_number`."""
         return self.method.final_learner(self.learner, round_number, self._unpacked(consensus))
+
+    def _labels(
+        self, learner: LocalLearner, round_number: int, consensus: Consensus | None
+    ) -> Labels:
+        """(rows,) what the method says of U; abstentions if its learner fails, since that may be one patient's doing.
+
+        What is released is made of these labels as of any others, and costs the same.
+        """
+        try:
+            said = self.method.label_public(learner, round_number, consensus)
+            return checked_labels(said, self.shape.rows, self.shape.classes)
+        except DiskFailed:
+            raise
+        except Exception as error:
+            note_failure(f"the training of round {round_number}", error, self.folder)
+            return constant_labels(self.shape.rows)
 
     def _unpacked(self, consensus: bytes | None) -> Consensus | None:
         return None if consensus is None else unpack(consensus, self.shape.as_index())
@@ -105,7 +136,7 @@ class Session:
             public=learner.training.public,
             classes=len(self.definition.labels),
             round_number=round_number,
-            relabel_without=lambda unit: self.method.label_public(
+            relabel_without=lambda unit: self._labels(
                 learner.without(unit), round_number, consensus
             ),
             build=learner.training.build,
@@ -177,14 +208,15 @@ def open_session(
     settings = silo_context.settings
     private = load_private(settings.data, silo_context.base)
     read, known = reads(settings.model), definition.label_space(silo)
-    misfits = check(private, schema, definition.labels, known=known, reads=read)
+    misfits = check(private, schema, reads=read)
     if any(misfit.fatal for misfit in misfits):
         return None, misfits
     if silo_context.patients is not None:
         marks, books = Marks.of(private), silo_context.ledger
         admit(settings.privacy, marks, settings.unit, books, silo_context.patients)
     encoder = Encoder.from_public(schema, public_file)
-    ready = prepare(private, schema, definition.labels)
+    ready = prepare(private, schema, definition.labels, known)
+    _log_treated(definition, ready.treated)
     folder = TaskFolder(silo_context.tasks, definition.digest)
     texts = read == "texts"
     try:
@@ -218,10 +250,14 @@ def open_session(
 
 
 def assemble(inputs: SessionInputs) -> Session:
-    """A session over rows as the learner reads them; `CannotServe` says why the silo cannot serve the task."""
+    """A session over rows as the learner reads them; `CannotServe` says why the silo cannot serve the task.
+
+    Rows of label -1 are left out; their patients are counted as units all the same. A learner that cannot be made at
+    all raises ConfigurationError here: later, when it may be the rows' doing, nothing about it is refused.
+    """
     definition, settings, storage = inputs.definition, inputs.settings, inputs.storage
     method = method_for(definition, inputs.silo)
-    extracted = _extracted(inputs)
+    extracted, units = _extracted(inputs), len(np.unique(inputs.patients))
     method.require(
         SiloFacts(
             has_extractor=extracted is not None, starts_from_student=inputs.warm_start is not None
@@ -233,19 +269,23 @@ def assemble(inputs: SessionInputs) -> Session:
         epsilon=settings.privacy.epsilon,
         delta=settings.privacy.delta,
         unit=inputs.unit,
-        units=len(np.unique(inputs.patients)),
+        units=units,
     )
     mechanism = method.mechanism(settings.privacy, scope)
     if why := mechanism.misfit():
         raise CannotServe(why)
+    # Every row is encoded and extracted before any is left out: a row's numbers depend on no other's label.
+    usable = inputs.private.labels != UNUSABLE
+    training = _training(inputs, method, extracted)
+    training.build(training.seed)
     return Session(
         definition=definition,
         folder=storage.folder,
         encoder=inputs.encoder,
         method=method,
         learner=LocalLearner(
-            training=_training(inputs, method, extracted),
-            patients=inputs.patients,
+            training=replace(training, private=training.private[usable]),
+            patients=inputs.patients[usable],
             folder=storage.folder,
             consensus_share=settings.consensus_share,
             warm_start=inputs.warm_start,
@@ -261,10 +301,17 @@ def assemble(inputs: SessionInputs) -> Session:
             known=definition.label_space(inputs.silo),
             made_with=inputs.made_with,
         ),
-        extracted=extracted,
+        extracted=extracted and extracted.of_rows(usable),
         extractor=inputs.extractor if settings.features == "extractor" else None,
-        numbers=inputs.numbers,
+        numbers=inputs.numbers and inputs.numbers.of_rows(usable),
     )
+
+
+def _log_treated(definition: TaskDefinition, notes: Sequence[Treated]) -> None:
+    for note in notes:
+        log.warning(
+            "private_data", task=definition.name, sentence=note.sentence, detail=note.quoted
+        )
 
 
 def _warm_start(

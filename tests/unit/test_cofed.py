@@ -179,37 +179,32 @@ def session(
     return made
 
 
-def test_a_label_outside_the_silos_own_label_space_is_a_misfit_that_quotes_nothing(
+def test_rows_of_labels_outside_the_silos_own_label_space_teach_nothing_and_count(
     tmp_path: Path,
 ) -> None:
     private = private_table(KNOWN)
     private.loc[:2, "label"] = ["a", "c", "a"]
     made, misfits = opened(tmp_path, table(PUBLIC), private, CLASSES, {"model": "svm"}, **COFED)
-    assert made is None
-    (misfit,) = misfits
-    assert misfit.fatal
-    assert misfit.sentence == (
-        "The label label has 2 values outside the label space the task has for this silo, in 3 rows."
-    )
-    assert "'a'" in misfit.private_detail
-    # To another silo, which the task gives no label space of its own, these are labels like others.
-    free = {**COFED, "label_spaces": {"others": ["a"]}}
-    made, misfits = opened(tmp_path, table(PUBLIC), private, CLASSES, {"model": "svm"}, **free)
     assert made is not None
     assert misfits == []
+    assert len(made.learner.training.private) == len(private) - 3
+    assert made.releaser.scope.units == made.learner.units == len(private)
+    # To another silo, which the task gives no label space of its own, these are labels like others.
+    free = {**COFED, "label_spaces": {"others": ["a"]}}
+    made, _ = opened(tmp_path, table(PUBLIC), private, CLASSES, {"model": "svm"}, **free)
+    assert made is not None
+    assert len(made.learner.training.private) == len(private)
 
 
 def test_labels_are_read_by_the_whole_label_space(tmp_path: Path) -> None:
     # Alone, the silo's "01" would be taken for its class "1"; in the task it is another class.
     private = private_table([1], 6).assign(label=["1", "1", "1", "01", "1", "1"])
     numbers = {"method": "cofed", "label_spaces": {SILO: ["1", "2"]}}
-    made, misfits = opened(
+    made, _ = opened(
         tmp_path, table(PUBLIC), private, ("1", "01", "2"), {"model": "svm"}, **numbers
     )
-    assert made is None
-    assert ["has 1 value outside the label space the task has" in m.sentence for m in misfits] == [
-        True
-    ]
+    assert made is not None
+    assert made.learner.training.private.labels.tolist() == [0] * 5
 
 
 @pytest.mark.parametrize("model", ["decision_tree", "logistic_regression", "torch_mlp"])

@@ -302,9 +302,11 @@ class TestThePrivateSide:
 
     def test_a_silo_that_is_ready(self, tmp_path: Path) -> None:
         private = "decision_tree\nprivacy: {mechanism: private_labeller, epsilon: 1}"
-        found = self.found(TrainerChecks(self.home(tmp_path, private)))
+        checks = TrainerChecks(self.home(tmp_path, private))
+        found = self.found(checks)
         assert worst(list(found.values())) is Status.OK
-        assert "2 rows" in found["private data"].sentence
+        assert "can be read" in found["private data"].sentence
+        assert "2 rows" in checks.details[0]
         assert "No task" in found["data schema"].sentence
 
     @pytest.mark.parametrize(
@@ -363,17 +365,25 @@ class TestThePrivateSide:
         found = self.found(TrainerChecks(self.home(tmp_path), free=lambda folder: 0))
         assert found["trainer's disk"].status is Status.FAILED
 
-    def test_a_misfit_names_columns_and_keeps_values_to_itself(self, tmp_path: Path) -> None:
+    def test_cells_that_do_not_fit_are_told_at_home_and_change_no_finding(
+        self, tmp_path: Path
+    ) -> None:
         home = self.home(tmp_path)
-        (tmp_path / "data.csv").write_text("a,state\nsmith,ill\n2,well\n")
         (tmp_path / "public.csv").write_text("a\n1\n2\n3\n")
         public = convert(tmp_path / "public.csv", tmp_path / "sets")
-        checks = TrainerChecks(home, public.path)
-        found = self.found(checks)["data schema"]
-        assert found.status is Status.FAILED
-        assert "Column a must hold numbers; 1 of its 2 cells do not" in found.sentence
-        assert "smith" not in json.dumps(found.as_json())
-        assert any("smith" in detail for detail in checks.details)
+        told = []
+        for cell in ("7", "smith", "", "inf"):
+            (tmp_path / "data.csv").write_text(f"a,state\n{cell},ill\n8,well\n")
+            checks = TrainerChecks(home, public.path, free=lambda folder: 2**40)
+            found = [finding.as_json() for finding in checks.findings()]
+            told.append((json.dumps(found), list(checks.details)))
+        assert len({found for found, _ in told}) == 1
+        details = [details[1:] for _, details in told]
+        assert details[0] == []
+        assert "Column a: cells that hold no number: 1; they count as empty." in details[1][0]
+        assert "smith" in details[1][1]
+        assert "Column a: cells that are empty" in details[2][0]
+        assert "Column a: cells that are infinite: 1" in details[3][0]
 
     def test_a_learner_of_ones_own_may_fail_in_any_way(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

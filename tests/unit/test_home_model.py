@@ -72,9 +72,12 @@ def test_no_rows_have_no_classes(table_model: HomeModel) -> None:
     ("rows", "sentence"),
     [
         (PUBLIC.drop(columns="sex"), "no columns named sex"),
-        (PUBLIC.assign(age=[20, 30, None, 90]), "age is empty"),
-        (PUBLIC.assign(age=["secret", "1", "2", "3"]), "age must hold numbers"),
-        (PUBLIC.assign(sex="secret"), "sex has 1 category that the public set lacks"),
+        (PUBLIC.assign(age=[20, 30, None, 90]), "age: cells that are empty"),
+        (PUBLIC.assign(age=["secret", "1", "2", "3"]), "age: cells that hold no number: 1"),
+        (
+            PUBLIC.assign(sex="secret"),
+            "sex: cells that have a category that the public set lacks: 4",
+        ),
         (PUBLIC.assign(age=["secret", 1, 2, 3]), "not a table"),
         (PUBLIC.age.to_numpy(), "not a table"),
         ([["secret"]], "not a table"),

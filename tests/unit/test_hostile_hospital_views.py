@@ -54,7 +54,9 @@ def test_a_definitions_labels_are_shown_whole_and_literally(capsys: Captured) ->
             "rounds": {"max_rounds": 2, "quorum": 2},
         }
     )
-    seen = SeenTask(task, ApprovalCriteria(Policy(), "5e" * 32), Decision(ApprovalState.WAITING), ())
+    seen = SeenTask(
+        task, ApprovalCriteria(Policy(), "5e" * 32), Decision(ApprovalState.WAITING), ()
+    )
     print_definition(seen, console)
     assert shown(capsys).count(LITERAL) == len(labels)
     print_table("Tasks", [seen.row()], empty="")

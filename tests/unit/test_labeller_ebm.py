@@ -175,7 +175,9 @@ def test_replacing_a_patient_replaces_one_row(seen: list[dict[str, Any]]) -> Non
 def test_absent_classes_are_problems_like_any_other(seen: list[dict[str, Any]]) -> None:
     data = table(90, 3)
     data = Labelled(data.features, np.minimum(data.labels, 1))
-    head = trainer(8.0, classes=3).train(data, np.arange(90), data.features, 3, SecureBits())
+    head = trainer(8.0, classes=3, units=90).train(
+        data, np.arange(90), data.features, 3, SecureBits()
+    )
     assert [set(fit["answers"]) for fit in seen] == [{0, 1}] * 3
     assert seen[2]["answers"].sum() == 1
     likely = head.probabilities(data.features)
@@ -188,7 +190,7 @@ def test_the_head_says_what_interpret_would(seen: list[dict[str, Any]]) -> None:
     data = table(200, 2)
     public = np.hstack([data.features, np.ones((200, 1))])
     private = Labelled(public, data.labels)
-    head = trainer(8.0).train(private, np.arange(200), public, 2, SecureBits())
+    head = trainer(8.0, units=200).train(private, np.arange(200), public, 2, SecureBits())
     assert seen[0]["rows"].shape[1] == 3
     expected = seen[0]["model"].predict_proba(data.features)
     assert np.allclose(head.probabilities(public), expected, atol=1e-6)

@@ -124,7 +124,7 @@ def test_replacing_all_rows_of_a_patient_moves_a_sum_by_twice_the_norm_at_most()
     data, sums = table(200), Sums()
     patients = np.arange(200) % 70
     everyone = np.ones(70, dtype=np.bool_)
-    chosen = one_row_each(patients, SeededBits(1))[0]
+    chosen = one_row_each(patients, len(np.unique(patients)), SeededBits(1))[0]
     before = sums(data, chosen, everyone)
     largest = 0
     for extreme, label in ((1e4, 0), (-1e4, 1), (1e30, 1), (np.nan, 0), (np.inf, 1)):
@@ -201,14 +201,14 @@ def test_gradients_are_clipped_to_norm_one_and_cut_towards_zero() -> None:
 
 def test_a_draw_takes_a_row_of_each_patient_and_looks_at_no_other() -> None:
     patients = np.array([0, 0, 0, 1, 2, 2, 3, 3, 3, 3])
-    drawn = one_row_each(patients, SeededBits(4), times=200)
+    drawn = one_row_each(patients, len(np.unique(patients)), SeededBits(4), times=200)
     assert drawn.shape == (200, 4)
     assert (patients[drawn] == np.arange(4)).all()
     assert set(drawn[:, 0]) == {0, 1, 2}
     assert set(drawn[:, 3]) == {6, 7, 8, 9}
     # Patient 2 is exchanged for one with five rows, at the end of the file.
     other = np.array([0, 0, 0, 1, 3, 3, 3, 3, 2, 2, 2, 2, 2])
-    again = one_row_each(other, SeededBits(4), times=200)
+    again = one_row_each(other, len(np.unique(other)), SeededBits(4), times=200)
     assert np.array_equal(again[:, :2], drawn[:, :2])
     assert np.array_equal(again[:, 3] + 2, drawn[:, 3])
 

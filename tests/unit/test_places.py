@@ -185,5 +185,5 @@ def test_secret_deals_and_draws_do_not_depend_on_the_order_of_the_file(
                 SeededBits(3),
             )
     assert dealt[0] == dealt[1]
-    drawn = [one_row_each(patients[kept], SeededBits(2))[0] for kept in (np.arange(80), order)]
+    drawn = [one_row_each(patients[kept], len(np.unique(patients)), SeededBits(2))[0] for kept in (np.arange(80), order)]
     assert np.array_equal(patients[drawn[0]], patients[order][drawn[1]])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,13 +54,40 @@ class Numbers:
         return np.isinf(self.values)
 
 
+@dataclass(frozen=True)
+class RepairedTable:
+    """A table read whatever single rows and cells are like, and how many were not as they should be."""
+
+    table: pa.Table
+    ragged: int
+    """Rows with another number of cells than the header: they stay in their place, every cell null."""
+    undecodable: Mapping[str, int]
+    """By column, cells that are not UTF-8: what cannot be decoded is replaced by U+FFFD."""
+
+
 def read_table(path: Path) -> pa.Table:
     """The named columns of a .csv or .parquet file, in order; names trimmed, every cell of a CSV a string.
 
     A row index that pandas wrote without a name is left out: it says nothing about the row.
     """
+    return _read(path, repair=False).table
+
+
+def read_repaired_table(path: Path) -> RepairedTable:
+    """As `read_table`, but no single row or cell keeps the file from being read."""
+    return _read(path, repair=True)
+
+
+def _read(path: Path, *, repair: bool) -> RepairedTable:
+    ragged = 0
+    undecodable: dict[str, int] = {}
     try:
-        table = _read_csv(path) if path.suffix.lower() == ".csv" else _read_parquet(path)
+        if path.suffix.lower() == ".csv":
+            table, ragged = _read_csv(path, repair)
+        else:
+            table = _read_parquet(path)
+        if repair:
+            table, undecodable = _decoded(table)
         table.validate(full=True)
     except (pa.ArrowException, csv.Error, OSError, ValueError) as error:
         raise _explained(path, error) from error
@@ -70,7 +97,8 @@ def read_table(path: Path) -> pa.Table:
     if "" in names:
         number = names.index("") + 1
         raise UnusableFile(f"its column {number} has no name", "Name every column.")
-    return table.rename_columns(names)
+    found = {name.strip(): count for name, count in undecodable.items()}
+    return RepairedTable(table.rename_columns(names), ragged, found)
 
 
 def is_words(kind: pa.DataType) -> bool:
@@ -131,8 +159,10 @@ def folded(words: pa.Array, categories: Collection[str]) -> pa.Array:
 
 
 def as_text(column: pa.ChunkedArray) -> pa.Array | None:
-    """The column verbatim as large_string, null where a cell is blank; None if it does not hold strings."""
+    """The column verbatim as large_string, null where a cell is blank; None for a type that does not hold strings."""
     column = plain(column)
+    if pa.types.is_null(column.type):
+        return pc.cast(column, pa.large_string())
     if not is_words(column.type):
         return None
     blank = pc.equal(pc.utf8_trim_whitespace(column), "")
@@ -149,9 +179,10 @@ def plain(column: pa.ChunkedArray) -> pa.Array:
     return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
 
-def number_column(numbers: Numbers) -> pa.Array:
-    """Stored form of a number column: float64, null where a cell is empty."""
-    return pa.array(numbers.values, pa.float64(), mask=numbers.empty)
+def number_column(numbers: Numbers, empty: NDArray[np.bool_] | None = None) -> pa.Array:
+    """Stored form of a number column: float64, null where a cell is empty, or where `empty` says so."""
+    mask = numbers.empty if empty is None else empty
+    return pa.array(numbers.values, pa.float64(), mask=mask)
 
 
 def category_column(words: pa.Array, categories: Sequence[str]) -> pa.Array:
@@ -166,8 +197,10 @@ def listed(names: Sequence[str], most: int = 8) -> str:
     return f"{shown} and {len(names) - most} more" if len(names) > most else shown
 
 
-def _read_csv(path: Path) -> pa.Table:
-    with path.open(encoding="utf-8-sig", newline="") as file:
+def _read_csv(path: Path, repair: bool) -> tuple[pa.Table, int]:
+    """The table and, where they are repaired, how many rows are ragged."""
+    errors = "replace" if repair else "strict"
+    with path.open(encoding="utf-8-sig", newline="", errors=errors) as file:
         header = next(csv.reader(file), [])
     if not header:
         raise UnusableFile("it is empty", "Write a header line and at least one row.")
@@ -188,7 +221,7 @@ def _read_csv(path: Path) -> pa.Table:
         # One thread, so that the row number in the message is right.
         read_options=pacsv.ReadOptions(
             use_threads=False,
-            block_size=_BLOCK_BYTES,
+            block_size=_block_bytes(path) if repair else _BLOCK_BYTES,
             column_names=positions,
             skip_rows_after_names=1,
         ),
@@ -196,17 +229,56 @@ def _read_csv(path: Path) -> pa.Table:
             newlines_in_values=True, invalid_row_handler=refuse_ragged
         ),
         convert_options=pacsv.ConvertOptions(
-            column_types=dict.fromkeys(positions, pa.large_string()), strings_can_be_null=False
+            column_types=dict.fromkeys(positions, pa.large_string()),
+            strings_can_be_null=False,
+            check_utf8=not repair,
         ),
     )
-    if ragged:
+    if ragged and repair:
+        table = _with_empty_rows(table, [row.number - 2 for row in ragged])
+    elif ragged:
         row = ragged[0]
         raise UnusableFile(
             f"row {row.number} has {row.actual_columns} cells and the header {row.expected_columns}",
             "Give every row as many cells as the header; quote cells that contain commas.",
         )
     table = table.rename_columns(header)
-    return table.remove_column(0) if not header[0].strip() and len(header) > 1 else table
+    if not header[0].strip() and len(header) > 1:
+        table = table.remove_column(0)
+    return table, len(ragged)
+
+
+def _block_bytes(path: Path) -> int:
+    """The whole file, as far as Arrow can: no cell is too long for one block."""
+    return max(_BLOCK_BYTES, min(path.stat().st_size + 1, 2**31 - 1))
+
+
+def _with_empty_rows(table: pa.Table, places: Sequence[int]) -> pa.Table:
+    """The table with rows of nulls, so that they have these places in the result."""
+    taken = np.ones(len(table) + len(places), dtype=bool)
+    taken[list(places)] = False
+    source = np.cumsum(taken) - 1
+    return table.take(pa.array(source, pa.int64(), mask=~taken))
+
+
+def _decoded(table: pa.Table) -> tuple[pa.Table, dict[str, int]]:
+    """The table with every string valid, and by column how many cells were not."""
+    undecodable = {}
+    for position, name in enumerate(table.column_names):
+        column = table.column(position)
+        if not is_words(column.type):
+            continue
+        try:
+            column.validate(full=True)
+        except pa.ArrowInvalid:
+            cells = pc.cast(column, pa.large_binary()).to_pylist()
+            texts = [None if cell is None else cell.decode(errors="replace") for cell in cells]
+            undecodable[name] = sum(
+                text is not None and text.encode() != cell
+                for cell, text in zip(cells, texts, strict=True)
+            )
+            table = table.set_column(position, name, pa.array(texts, pa.large_string()))
+    return table, undecodable
 
 
 def _read_parquet(path: Path) -> pa.Table:

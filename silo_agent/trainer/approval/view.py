@@ -5,6 +5,7 @@ A definition comes from outside: whatever could steer a terminal is shown, not o
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -15,6 +16,7 @@ from silo_agent.shared.home import SiloHome
 from silo_agent.trainer.approval.consent import SHOWN_DIGITS, ApprovalState, Decision, decide
 from silo_agent.trainer.approval.policy import ApprovalCriteria, in_words
 from silo_agent.trainer.approval.record import Act, ApprovalRecord
+from silo_agent.trainer.models.failures import LAST_FAILURE
 from silo_agent.trainer.task_folder import TaskFolder, seen_tasks
 from wire.errors import ConfigurationError
 from wire.privacy.declaration import PrivacyDemand
@@ -31,6 +33,8 @@ class SeenTask:
     criteria: ApprovalCriteria
     decision: Decision
     rounds_voted: tuple[int, ...]
+    failure: str = ""
+    """What failed last in its trainings; empty if nothing did."""
 
     @property
     def bytes_at_most(self) -> int:
@@ -63,7 +67,7 @@ class SeenTask:
             "asks for": f"{task.method} on {task.public_set[:SHOWN_DIGITS]}, labels {_few(task.labels)}, "
             f"{task.rounds.max_rounds} rounds, quorum {task.rounds.quorum}",
             "voted": _ranges(self.rounds_voted) or "–",
-            "status": self.status(),
+            "status": "; ".join(filter(None, [self.status(), self.failure])),
         }
 
     def to_json(self) -> dict[str, Any]:
@@ -79,6 +83,7 @@ class SeenTask:
             "at": act.at if act else None,
             "note": act.note if act else None,
             "rounds_voted": list(self.rounds_voted),
+            "failure": self.failure or None,
             "bytes_at_most": self.bytes_at_most,
             "definition": self.definition.model_dump(mode="json"),
         }
@@ -87,15 +92,15 @@ class SeenTask:
 def seen(home: SiloHome, criteria: ApprovalCriteria) -> list[SeenTask]:
     """Every task laid before this silo, oldest first, judged by `criteria` and the record as it is now."""
     approvals = ApprovalRecord(home.approvals).approvals()
-    return [
-        SeenTask(
-            definition,
-            criteria,
+    found = []
+    for definition in seen_tasks(home.tasks):
+        decision, folder = (
             decide(definition, criteria, approvals),
-            TaskFolder(home.tasks, definition.digest).rounds_voted(),
+            TaskFolder(home.tasks, definition.digest),
         )
-        for definition in seen_tasks(home.tasks)
-    ]
+        failure = (folder.get(LAST_FAILURE) or b"").decode()
+        found.append(SeenTask(definition, criteria, decision, folder.rounds_voted(), failure))
+    return found
 
 
 def find(tasks: list[SeenTask], reference: str) -> SeenTask:
@@ -148,6 +153,12 @@ def print_definition(task: SeenTask, console: Console) -> None:
     }
     for key, value in lines.items():
         say("[dim]{}[/]  {}", f"{key:>10}", value, to=console)
+
+
+def print_lines(key: str, lines: Sequence[str], console: Console) -> None:
+    """Several lines under one key, as `print_definition` prints one."""
+    for number, line in enumerate(lines):
+        say("[dim]{}[/]  {}", f"{'' if number else key:>10}", line, to=console)
 
 
 def _demanded(demand: PrivacyDemand) -> str:

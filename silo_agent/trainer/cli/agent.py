@@ -80,18 +80,25 @@ def check(
     checks = TrainerChecks(SiloHome(home), public_set, isolation=isolation)
     if as_json:
         findings = list(checks.findings())
+        # The network side's doctor reads this as well, and asks for it isolated: it gets no details.
         if isolated:
-            findings = [without_rows(finding) for finding in findings]
-        print_json({"findings": [finding.as_json() for finding in findings]})
+            print_json({"findings": [without_rows(finding).as_json() for finding in findings]})
+        else:
+            said = [finding.as_json() for finding in findings]
+            print_json({"findings": said, "details": checks.details})
         if worst(findings) is Status.FAILED:
             raise typer.Exit(1)
         return
+    broken = None
     for finding in checks.findings():
         if finding.status is Status.FAILED:
-            for detail in checks.details:
-                say("{}", detail)
-            raise ConfigurationError(f"{finding.name}: {finding.sentence}", finding.next_step)
+            broken = finding
+            break
         print_finding(finding, console)
+    for detail in checks.details:
+        say("{}", detail)
+    if broken is not None:
+        raise ConfigurationError(f"{broken.name}: {broken.sentence}", broken.next_step)
 
 
 @private.command()
@@ -126,9 +133,10 @@ def approve(
     note: Annotated[str, typer.Option(help="Kept with the act: why, or on whose behalf.")] = "",
 ) -> None:
     """Accept exactly this definition of a task: train for it and vote in it."""
+    from silo_agent.trainer.about_task import about_task
     from silo_agent.trainer.approval.consent import ApprovalState, act_on
     from silo_agent.trainer.approval.record import Act, ApprovalRecord
-    from silo_agent.trainer.approval.view import find, print_definition, seen
+    from silo_agent.trainer.approval.view import find, print_definition, print_lines, seen
     from silo_agent.trainer.settings import read_settings
     from wire.identity.account import os_account
 
@@ -143,6 +151,7 @@ def approve(
             raise ConfigurationError(
                 _OTHER_SETTINGS, "Restart the trainer, read the task again, then approve it."
             )
+        print_lines("data", about_task(folder, settings, definition), console)
         if chosen.decision.state is ApprovalState.REFUSED:
             raise ConfigurationError(
                 f"Task {definition.name} breaks this hospital's policy: "

@@ -22,6 +22,8 @@ from wire.schema import Column, ColumnType, SetKind, SetSchema
 TEXT_FEATURES = 1024
 # Single characters count as words: some scripts and many codes have no longer ones.
 _WORD = r"(?u)\b\w+\b"
+LARGEST = 1e38
+"""Numbers further from 0 count as this far: differences of two are still a float32, and squares a float64."""
 
 Rows: TypeAlias = pa.RecordBatch | NDArray[np.generic]
 """Rows in the public set's stored form: what its file holds, or `PrivateRows.features`."""
@@ -102,19 +104,20 @@ class Encoder:
 
     def _fill(self, into: NDArray[np.float64], values: pa.Array, column: Column) -> None:
         if column.type is ColumnType.NUMBER:
-            into[:, 0] = values.fill_null(self.medians[column.name]).to_numpy(zero_copy_only=False)
+            filled = values.fill_null(self.medians[column.name]).to_numpy(zero_copy_only=False)
+            into[:, 0] = np.clip(filled, -LARGEST, LARGEST)
             if column.nullable:
                 into[:, 1] = values.is_null().to_numpy(zero_copy_only=False)
             return
         codes = values.indices.fill_null(-1).to_numpy(zero_copy_only=False)
-        filled = np.flatnonzero(codes >= 0)
-        into[filled, codes[filled]] = 1.0
+        named = np.flatnonzero(codes >= 0)
+        into[named, codes[named]] = 1.0
 
 
 def _feature_names(column: Column) -> tuple[str, ...]:
-    """A number and, where cells may be empty, whether it is missing; or one name per category.
+    """A number and, where the public set has empty cells, whether it is missing; or one name per category.
 
-    An empty category cell is no category at all: its features are all 0.
+    An empty number is the public median; an empty category cell is no category at all: its features are all 0.
     """
     if column.type is ColumnType.CATEGORY:
         return tuple(f"{column.name} = {category}" for category in column.categories)
@@ -142,11 +145,11 @@ def _fitted_words(texts: pa.Array, most: int) -> TfidfVectorizer:
 
 
 def _scaled(rows: NDArray[Any]) -> NDArray[np.float32]:
-    """float32; integers are divided by the largest their type holds, so 255 of uint8 becomes 1."""
+    """float32, finite; integers are divided by the largest their type holds, so 255 of uint8 becomes 1."""
     if rows.dtype.kind in "iu":
         scaled: NDArray[np.float32] = np.divide(rows, np.iinfo(rows.dtype).max, dtype=np.float32)
         return scaled
-    if rows.dtype == np.float64:
-        limit = np.finfo(np.float32)
-        rows = np.clip(rows, limit.min, limit.max)
+    if rows.dtype.kind == "f":
+        # NaN is neither above nor below anything; what is left of it counts as 0.
+        rows = np.nan_to_num(np.clip(rows, -LARGEST, LARGEST, dtype=np.float64), nan=0.0)
     return np.asarray(rows, dtype=np.float32)

@@ -1,6 +1,7 @@
 """The hospital's own rows: read from the file that silo.yaml names, and never shown to anyone.
 
-Errors raised here may reach the network side, so they name files, columns and counts, never a cell.
+Errors raised here may reach the network side. They are about the file, its columns and the types it declares; no
+single row or cell raises one, since whether the file can be read would then tell something about a patient.
 """
 
 from __future__ import annotations
@@ -14,9 +15,16 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
+from silo_agent.trainer.data.cells import Treated
 from wire.errors import ConfigurationError
 from wire.runtime.arrays import array_names, read_array
-from wire.runtime.columns import UnusableFile, as_words, listed, read_table
+from wire.runtime.columns import (
+    RepairedTable,
+    UnusableFile,
+    as_words,
+    listed,
+    read_repaired_table,
+)
 
 Words: TypeAlias = pa.Array
 """Strings, null where a cell is empty."""
@@ -54,6 +62,8 @@ class PrivateData:
     labels: Words = field(repr=False)
     patients: Words | None = field(repr=False)
     features: pa.Table | NDArray[np.generic] = field(repr=False)
+    treated: tuple[Treated, ...] = field(default=(), repr=False)
+    """Rows and cells that could not be read as they are."""
 
 
 def load_private(settings: DataSettings, base: Path) -> PrivateData:
@@ -81,7 +91,8 @@ def load_private(settings: DataSettings, base: Path) -> PrivateData:
 def _from_table(settings: DataSettings, path: Path) -> PrivateData:
     if settings.features is not None:
         raise UnusableFile("it is a table and has no arrays", "Remove `features` from `data`.")
-    table = read_table(path)
+    repaired = read_repaired_table(path)
+    table = repaired.table
     _require_columns(settings, table.column_names)
     labels = _words(settings.label, table[settings.label])
     patients = (
@@ -89,7 +100,18 @@ def _from_table(settings: DataSettings, path: Path) -> PrivateData:
     )
     aside = {settings.label, settings.patient_id, *settings.drop}
     features = table.select([name for name in table.column_names if name not in aside])
-    return PrivateData(settings, len(table), labels, patients, features)
+    return PrivateData(settings, len(table), labels, patients, features, _notes(repaired))
+
+
+def _notes(repaired: RepairedTable) -> tuple[Treated, ...]:
+    cells = [
+        Treated(name, count, "are not UTF-8", "are read with � for what cannot be decoded")
+        for name, count in repaired.undecodable.items()
+    ]
+    if repaired.ragged:
+        why = "lie in rows with more or fewer cells than the header"
+        cells.append(Treated("(all)", repaired.ragged * repaired.table.num_columns, why))
+    return tuple(cells)
 
 
 def _require_columns(settings: DataSettings, columns: list[str]) -> None:

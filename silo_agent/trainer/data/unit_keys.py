@@ -29,15 +29,11 @@ _EMPTY: Final = np.uint64(1)
 def unit_keys(private: PrivateData) -> Integers:
     """(n,) whose row it is: equal for rows of one patient, the same whatever other rows there are and in any order.
 
-    Numbers of 63 bits. A row whose patient id is empty is a unit of its own.
+    Numbers of 63 bits. Rows without a patient id are one unit together.
     """
     if private.patients is None:
         return _single_rows(row_marks(private))
-    keys = _hashed(private.patients) & _POSITIVE
-    unknown = private.patients.is_null().to_numpy(zero_copy_only=False)
-    if unknown.any():
-        keys[unknown] = _single_rows(row_marks(private))[unknown].astype(np.uint64)
-    return keys.astype(np.int64)
+    return (_hashed(private.patients) & _POSITIVE).astype(np.int64)
 
 
 def patient_marks(private: PrivateData) -> Words | None:

@@ -126,7 +126,7 @@ def _student(learner: LocalLearner, teachers: int, classes: int, partition: int)
     own, *others = range(first := round_seed(seed, partition), first + 1 + teachers)
     counts = count_votes(training.build, training.private, shards, public, classes, others)
     labelled = Labelled(public, majority(counts, seed, partition))
-    return fit_predict(training.build(own), labelled, public, own)
+    return fit_predict(training.build(own), labelled, public, own, classes)
 
 
 METHOD: Final[type[Method]] = FedKT

@@ -76,11 +76,9 @@ def _right(
     right = np.zeros(len(folds), dtype=np.bool_)
     for fold in range(FOLDS):
         out = folds == fold
-        held = training.private[out]
-        if len(held):
-            learner = replace(training, private=training.private[~out]).fit(
-                round_number, consensus, None
-            )
+        held, rest = training.private[out], training.private[~out]
+        if len(held) and len(rest):
+            learner = replace(training, private=rest).fit(round_number, consensus, None)
             right[out] = learner.predict(held.features) == held.labels
     return right
 

@@ -6,7 +6,8 @@ fitted anew. A trainer killed at any point trains a round at most once more and 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -24,6 +25,18 @@ from wire.runtime.crash_points import crash_point
 
 Fit: TypeAlias = Callable[[CoTraining, int, Consensus | None, Any], Any]
 """(training, round number, consensus, state of the round before or None) → state; see `CoTraining.fit`."""
+
+
+class DiskFailed(Exception):
+    """A learner's state could not be read or written; says nothing about any row."""
+
+
+@contextmanager
+def _at_home() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise DiskFailed(f"a learner's state could not be kept ({error.strerror})") from error
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +69,8 @@ class LocalLearner:
 
         `initial_state` gives the first state of an iterative learner that starts from a student.
         """
-        held = self._kept(round_number)
+        with _at_home():
+            held = self._kept(round_number)
         if held is not None:
             return held
         known = self._or_warm_start(consensus)
@@ -66,7 +80,8 @@ class LocalLearner:
         crash_point("learner-trained")
         if self.iterative and self.folder is not None:
             # A trainer killed after the state was kept, but before the ballot was, must not train twice.
-            self.folder.keep_learner(round_number, learned)
+            with _at_home():
+                self.folder.keep_learner(round_number, learned)
             crash_point("learner-kept")
         return learned
 
@@ -103,7 +118,8 @@ class LocalLearner:
     def _previous(self, round_number: int, initial_state: Callable[[WarmStart], Any]) -> Any:
         if not self.iterative or self.folder is None:
             return None
-        held = self.folder.latest_learner(round_number)
+        with _at_home():
+            held = self.folder.latest_learner(round_number)
         if held is None and self.warm_start is not None:
             return initial_state(self.warm_start)
         return held

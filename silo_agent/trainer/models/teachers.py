@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from silo_agent.trainer.models.failures import checked_labels, constant_labels, log, place_of
 from silo_agent.trainer.models.protocol import AnyLearner, Features, Labelled, Labels
 from silo_agent.trainer.models.scratch_fit import fit_from_scratch
 from wire.ballot import ABSTAIN
@@ -33,26 +34,26 @@ def count_votes(
     """(rows, classes): how many teachers vote for a class. Teacher k has the rows of shard k and the seed seeds[k]."""
     counts = np.zeros((len(rows), classes), dtype=np.int64)
     for teacher, seed in enumerate(seeds):
-        votes = fit_predict(build(seed), private[shards == teacher], rows, seed)
-        cast = np.flatnonzero((votes >= 0) & (votes < classes))
+        votes = fit_predict(build(seed), private[shards == teacher], rows, seed, classes)
+        cast = np.flatnonzero(votes >= 0)
         counts[cast, votes[cast]] += 1
     return counts
 
 
-def fit_predict(learner: AnyLearner, labelled: Labelled, rows: Features, seed: int) -> Labels:
-    """(rows,) predictions after training on `labelled` without its rows of label -1.
-
-    All -1 if there are no rows, or training raises ValueError.
-    """
-    lesson = labelled[labelled.labels != ABSTAIN]
+def fit_predict(
+    learner: AnyLearner, labelled: Labelled, rows: Features, seed: int, classes: int
+) -> Labels:
+    """(rows,) predictions after training on `labelled` without its rows of label -1; all -1 if the learner fails."""
+    usable = labelled[labelled.labels != ABSTAIN]
+    if not len(usable):
+        return constant_labels(len(rows))
     try:
-        if not len(lesson):
-            raise ValueError("there is nothing to learn from")
-        return np.asarray(fit_from_scratch(learner, lesson, seed).predict(rows), dtype=np.int64)
-    except ValueError:
-        # Too few rows, or too few classes. Letting it out would tell the network side that something is
-        # special about a patient.
-        return np.full(len(rows), ABSTAIN, dtype=np.int64)
+        said = fit_from_scratch(learner, usable, seed).predict(rows)
+        return checked_labels(said, len(rows), classes)
+    except Exception as error:
+        # Letting it out would tell the network side that something is special about a patient.
+        log.warning("teacher_failed", kind=type(error).__name__, place=place_of(error))
+        return constant_labels(len(rows))
 
 
 def agreed(students: npt.NDArray[np.int64]) -> Labels:

@@ -17,8 +17,10 @@ from typing import Final
 import numpy as np
 from pydantic import BaseModel, ConfigDict, JsonValue
 
+from silo_agent.trainer.models.failures import note_failure
+from silo_agent.trainer.privacy.bounded import Floats
 from silo_agent.trainer.privacy.certainty.model import CertaintyPlan, papers_scale
-from silo_agent.trainer.privacy.certainty.rows import Floats, PublicView, negative_rows, negatives
+from silo_agent.trainer.privacy.certainty.rows import PublicView, negative_rows, negatives
 from silo_agent.trainer.privacy.certainty.scores import scores, shrunk
 from silo_agent.trainer.privacy.mechanisms.catalogue import build
 from silo_agent.trainer.privacy.mechanisms.protocol import (
@@ -177,7 +179,12 @@ class CertainVotes:
             raise RuntimeError("certainties were asked for before anyone asked what they cost")
         view = PublicView.of(seen.public)
         own, public = view.rows(seen.private), view.rows(seen.public[self._against])
-        weights: Floats = self._plan.train(own, silo.patients, public, bits)
+        try:
+            weights: Floats = self._plan.train(own, silo.patients, public, bits)
+        except Exception as error:
+            # Paid for like any other, and kept, so that later rounds are alike as well.
+            note_failure("the training of certainties", error, silo.kept)
+            weights = np.zeros(public.shape[1])
         model = _Model(
             basis=basis.decode(),
             events=self._plan.events,

@@ -28,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import expit
 
-from silo_agent.trainer.privacy.certainty.rows import Floats
+from silo_agent.trainer.privacy.bounded import Floats
 from silo_agent.trainer.privacy.settings import CertaintySettings
 from wire.privacy.accounting import calibrate
 from wire.privacy.events import Event, Gaussian
@@ -46,6 +46,8 @@ _LARGEST_PULL: Final = 0.2784645427610738
 _ANGLES: Final = 384
 _LENGTHS: Final = 64
 _STEPS: Final = 500
+_SHORTEST: Final = 1e-9
+"""Of Newton's step: below this, floats and not the direction keep the gradient from shrinking."""
 
 
 @lru_cache(maxsize=32)
@@ -181,7 +183,9 @@ def minimiser(
         step = np.linalg.solve(curvature, gradient)
         # Along Newton's direction the gradient shrinks at first, so some part of the step always helps.
         part = 1.0
-        while np.linalg.norm(slope(weights - part * step)) >= np.linalg.norm(gradient):
+        while part > _SHORTEST and not np.linalg.norm(
+            slope(weights - part * step)
+        ) < np.linalg.norm(gradient):
             part /= 2
         weights = weights - part * step
         gradient = slope(weights)

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from silo_agent.trainer.models.protocol import Features
+from silo_agent.trainer.privacy.bounded import Floats, finite, finite_rows
 
-Floats: TypeAlias = npt.NDArray[np.float64]
 Rows: TypeAlias = npt.NDArray[np.int64]
 
 WHITENING: Final = 0.6
@@ -20,6 +20,7 @@ FLOOR: Final = 1e-3
 """Of the largest variance."""
 _FARTHEST: Final = 1e30
 """Beyond what any extractor gives; squares still add up."""
+_LAST_BITS: Final = 1e-12
 
 
 def negatives(rows: int, share: float, public_set: str) -> Rows:
@@ -70,11 +71,18 @@ class PublicView:
 
     def rows(self, features: Features) -> Floats:
         """(n, d), each of norm at most 1 and, up to the last bits of floats, its own affair."""
-        seen = (_numbers(features) - self.centre) @ self.whitening / self.norm
-        lengths = np.sqrt(np.sum(seen * seen, axis=1, keepdims=True))
-        return np.asarray(seen / np.maximum(lengths, 1.0))
+        with np.errstate(over="ignore", invalid="ignore"):
+            seen = (_numbers(features) - self.centre) @ self.whitening / self.norm
+        return _cut(finite(seen))
+
+
+def _cut(seen: Floats) -> Floats:
+    """Rows of norm at most 1; the last look at each before they are summed over patients."""
+    lengths = np.sqrt(np.sum(seen * seen, axis=1, keepdims=True))
+    cut = seen / np.maximum(lengths, 1.0)
+    sound = np.sum(cut * cut, axis=1, keepdims=True) <= 1 + _LAST_BITS
+    return np.where(sound, cut, 0.0)
 
 
 def _numbers(features: Features) -> Floats:
-    flat = np.asarray(features, dtype=np.float64).reshape(len(features), -1)
-    return np.clip(np.nan_to_num(flat), -_FARTHEST, _FARTHEST)
+    return finite_rows(features, _FARTHEST)

@@ -18,7 +18,7 @@ from typing import Final
 
 import numpy as np
 
-from silo_agent.trainer.privacy.certainty.rows import Floats
+from silo_agent.trainer.privacy.bounded import Floats
 from silo_agent.trainer.privacy.mechanisms.protocol import Scores
 from wire.ballot import BEST_SCORE
 

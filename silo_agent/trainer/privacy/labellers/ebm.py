@@ -41,8 +41,10 @@ from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtr
 
 from silo_agent.trainer.models.protocol import Features, Labelled, Labels
-from silo_agent.trainer.privacy.labellers.ebm_head import EbmHead, Floats, Problem, Shape, clipped
-from silo_agent.trainer.privacy.labellers.one_row import one_row_each
+from silo_agent.trainer.privacy.bounded import Floats, finite_rows
+from silo_agent.trainer.privacy.labellers.ebm_head import EbmHead, Problem, Shape, clipped
+from silo_agent.trainer.privacy.labellers.one_row import NO_ROW, one_row_each
+from silo_agent.trainer.privacy.labellers.usable_rows import usable_rows
 from silo_agent.trainer.privacy.mechanisms.protocol import Scope
 from silo_agent.trainer.privacy.settings import PrivateLabellerSettings
 from wire.errors import ConfigurationError
@@ -132,22 +134,23 @@ class EbmTrainer:
         """Trains once, on one row per patient drawn by `bits`; interpret brings its own noise."""
         if classes != self.classes:
             raise ValueError(f"the noise was chosen for {self.classes} classes, not {classes}")
-        table = np.nan_to_num(public.reshape(len(public), -1).astype(np.float64))
+        private, patients = usable_rows(private, patients, classes)
+        table = finite_rows(public)
         lower, upper = table.min(axis=0), table.max(axis=0)
-        chosen = one_row_each(patients, bits)[0]
-        labels = private.labels[chosen]
-        if labels.min() < 0 or labels.max() >= classes:
-            raise ValueError(f"labels must lie in 0..{classes - 1}")
-        rows = clipped(private.features[chosen], lower, upper)
         # What is constant on U says nothing there, and every column more costs noise.
-        columns = np.flatnonzero(upper > lower)
+        columns = np.flatnonzero(_varies(lower, upper))
         if not len(columns):
             raise ConfigurationError(
                 "The private labeller with head ebm finds no column that varies in the public set.",
                 "Ask the admin for another public set.",
             )
         middle = np.median(table, axis=0)
-        rows, labels = np.vstack([rows, middle, middle]), np.append(labels, (-1, -1))
+        chosen = one_row_each(patients, self.units, bits)[0]
+        there = chosen != NO_ROW
+        # A patient without a usable row is a public one in all classes' turn: the number of rows is public.
+        rows, labels = np.tile(middle, (len(chosen) + 2, 1)), np.arange(len(chosen) + 2) % classes
+        rows[:-2][there] = clipped(private.features[chosen[there]], lower, upper)
+        labels[:-2][there] = private.labels[chosen[there]]
         wanted = [1] if classes == 2 else range(classes)
         problems = tuple(
             self._solved(rows, _answers(labels, wanted_class), columns, lower, upper)
@@ -189,6 +192,12 @@ class EbmTrainer:
         if any(less < due * (1 - _ROUNDING) for less, due in zip(added, asked, strict=True)):
             raise RuntimeError("interpret added less noise than it was asked for")
         return _extracted(model, columns)
+
+
+def _varies(lower: Floats, upper: Floats) -> npt.NDArray[np.bool_]:
+    """(columns,) True where floats between the bounds are enough for bins."""
+    furthest = np.maximum(np.abs(lower), np.abs(upper))
+    return np.asarray(upper - lower > 1e-9 * np.maximum(1.0, furthest))
 
 
 _ROUNDING: Final = 1e-6

@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 from scipy.special import expit
 
 from silo_agent.trainer.models.protocol import Features
+from silo_agent.trainer.privacy.bounded import Floats, finite_rows
 from silo_agent.trainer.privacy.labellers.protocol import Probabilities
-
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,5 +59,4 @@ class EbmHead:
 
 def clipped(rows: Features, lower: Floats, upper: Floats) -> Floats:
     """(n, columns): flat, finite and within the bounds."""
-    flat = rows.reshape(len(rows), -1).astype(np.float64)
-    return np.clip(np.nan_to_num(flat), lower, upper)
+    return np.clip(finite_rows(rows), lower, upper)

@@ -28,8 +28,10 @@ import numpy as np
 import numpy.typing as npt
 
 from silo_agent.trainer.models.protocol import Features, Labelled, Labels
+from silo_agent.trainer.privacy.bounded import Floats, outer_within
 from silo_agent.trainer.privacy.labellers.protocol import Probabilities
-from silo_agent.trainer.privacy.labellers.public_features import NORM, Floats, PublicFeatures
+from silo_agent.trainer.privacy.labellers.public_features import NORM, PublicFeatures
+from silo_agent.trainer.privacy.labellers.usable_rows import usable_rows
 from silo_agent.trainer.privacy.mechanisms.protocol import Scope
 from silo_agent.trainer.privacy.settings import PrivateLabellerSettings
 from wire.errors import ConfigurationError
@@ -159,6 +161,7 @@ class LogisticTrainer:
         bits: Bits,
     ) -> LogisticHead:
         """Trains from weights of zero; see the module for why the result is private."""
+        private, patients = usable_rows(private, patients, classes)
         features = PublicFeatures.fitted(public, self.components)
         rows = features.grains(private.features)
         shares = rows_of_same_patient(patients)
@@ -190,6 +193,7 @@ def clipped_sum(rows: Floats, labels: Labels, shares: Integers, weights: Floats)
     norms = np.sqrt(np.sum(residuals**2, axis=1)) * np.sqrt(np.sum(rows**2, axis=1))
     factors = np.minimum(1.0, CLIP * _GRAINS * _SAFE / np.maximum(norms, 1.0)) / shares
     parts = np.trunc(residuals * factors[:, np.newaxis])
+    rows, parts = outer_within(rows, parts, CLIP * _GRAINS / shares)
     return np.asarray(rows.T @ parts, dtype=np.int64)
 
 

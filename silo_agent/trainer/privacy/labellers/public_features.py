@@ -2,6 +2,7 @@
 
 A row is standardised as U is, projected on U's leading principal axes, partly whitened, and cut to a norm that is
 a quantile of U's: nothing here has seen a private row, and a private row that lies outside is cut like any other.
+Whatever numbers U and the row hold, features are finite and their norm is bounded.
 
 Every sum below is one of integers whose partial sums stay under 2⁵³, so it is exact in whatever order a BLAS
 takes it. Otherwise one patient's rows could change how the next one's are blocked and rounded, and then the
@@ -11,15 +12,13 @@ sensitivity of whatever is summed over patients would not be one patient's.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final, TypeAlias
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 from scipy.linalg import eigh
 
 from silo_agent.trainer.models.protocol import Features
-
-Floats: TypeAlias = npt.NDArray[np.float64]
+from silo_agent.trainer.privacy.bounded import Floats, finite_rows
 
 NORM: Final = 1 << 10
 """Grains: the largest Euclidean norm of a row's features, the constant one apart."""
@@ -59,7 +58,7 @@ class PublicFeatures:
     @classmethod
     def fitted(cls, public: Features, components: int) -> PublicFeatures:
         """Learns from U; at most `components` axes, fewer if U has fewer."""
-        rows = _flat(public[:: -(-len(public) // _FITTED_ROWS)])
+        rows = finite_rows(public[:: -(-len(public) // _FITTED_ROWS)])
         centre, spread = rows.mean(axis=0), _spread(rows)
         standard = _standardised(rows, centre, spread)
         values, vectors = _principal(standard, components)
@@ -81,15 +80,9 @@ class PublicFeatures:
         features[:, -1] = CONSTANT
         for start in range(0, len(rows), _CHUNK):
             part = slice(start, start + _CHUNK)
-            standard = _standardised(_flat(rows[part]), self.centre, self.spread)
+            standard = _standardised(finite_rows(rows[part]), self.centre, self.spread)
             features[part, :-1] = _cut(standard @ self.axes * self.grain)
         return features
-
-
-def _flat(rows: Features) -> Floats:
-    """(n, d), finite."""
-    flat = np.asarray(rows, dtype=np.float64).reshape(len(rows), -1)
-    return np.nan_to_num(flat)
 
 
 def _spread(rows: Floats) -> Floats:

@@ -38,8 +38,10 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from silo_agent.trainer.models.places import places
 from silo_agent.trainer.models.protocol import Features, Labelled
 from silo_agent.trainer.models.torch_nets import convolutions, perceptron
-from silo_agent.trainer.privacy.labellers.one_row import one_row_each
+from silo_agent.trainer.privacy.bounded import finite
+from silo_agent.trainer.privacy.labellers.one_row import NO_ROW, one_row_each
 from silo_agent.trainer.privacy.labellers.protocol import Probabilities
+from silo_agent.trainer.privacy.labellers.usable_rows import usable_rows
 from silo_agent.trainer.privacy.mechanisms.protocol import Scope
 from silo_agent.trainer.privacy.settings import PrivateLabellerSettings
 from wire.errors import ConfigurationError
@@ -78,12 +80,12 @@ class PublicScale:
     def of(cls, public: Features) -> PublicScale:
         """Learned from U alone."""
         width = 1 if public.ndim == 3 else public.shape[-1]
-        columns = np.nan_to_num(public.astype(np.float64)).reshape(-1, width)
+        columns = finite(public).reshape(-1, width)
         return cls(columns.mean(axis=0), columns.std(axis=0))
 
     def __call__(self, rows: Features) -> Floats:
         """Rows of the same shape; what is constant on U is 0, what is far off is cut."""
-        centred = np.nan_to_num(rows.astype(np.float64)) - self.mean
+        centred = finite(rows) - self.mean
         steady = self.deviation < 1e-8
         scaled = np.where(steady, 0.0, centred / np.where(steady, 1.0, self.deviation))
         return np.clip(scaled, -FARTHEST, FARTHEST).astype(np.float32)
@@ -168,8 +170,7 @@ class SgdTrainer:
         bits: Bits,
     ) -> SgdHead:
         """Trains once; on the GPU if there is one, with coins, draws and noise made from `bits` on the CPU."""
-        if private.labels.min() < 0 or private.labels.max() >= classes:
-            raise ValueError(f"labels must lie in 0..{classes - 1}")
+        private, patients = usable_rows(private, patients, classes)
         scale, row_shape = PublicScale.of(public), public.shape[1:]
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         rows = torch.from_numpy(scale(private.features)).to(device)
@@ -181,8 +182,8 @@ class SgdTrainer:
         seats = places(np.unique(patients), PLACES, "dp-sgd")
         speed, mean, counted = np.zeros_like(weights), np.zeros_like(weights), 0
         for step in range(self.steps):
-            chosen = one_row_each(patients, bits)[0]
-            present = bernoulli(self.rate, len(chosen), bits)
+            chosen = one_row_each(patients, self.units, bits)[0]
+            present = bernoulli(self.rate, len(chosen), bits) & (chosen != NO_ROW)
             total = gradients.total(rows, labels, chosen, present, seats)
             noisy = total + gaussian(self.scale * GRAINS, len(total), bits)
             speed = MOMENTUM * speed + noisy / (GRAINS * self.rate * self.units)
@@ -260,13 +261,18 @@ class ClippedGradients:
 
 
 def _on_grid(gradients: torch.Tensor) -> torch.Tensor:
-    """Each row clipped to norm 1 and cut, towards zero, to whole grains; int64, never longer than GRAINS."""
+    """Each row clipped to norm 1 and cut, towards zero, to whole grains; int64, never longer than GRAINS.
+
+    What that does not hold of, whatever the reason, counts as none.
+    """
     exact = gradients.double()
     length = torch.linalg.vector_norm(exact, dim=1, keepdim=True)
     # A gradient that overflowed counts as none. The last factor leaves room for the error of `length`.
     exact = torch.where(torch.isfinite(length), exact, 0.0)
     factor = GRAINS * (1 - 1e-9) / torch.where(torch.isfinite(length), length, 1.0).clamp(min=1.0)
-    return torch.trunc(exact * factor).to(torch.int64)
+    grains = torch.trunc(exact * factor)
+    sound = torch.linalg.vector_norm(grains, dim=1, keepdim=True) <= GRAINS
+    return torch.where(sound, grains, 0.0).to(torch.int64)
 
 
 def _batches(present: npt.NDArray[np.bool_], seats: Integers) -> Integers:

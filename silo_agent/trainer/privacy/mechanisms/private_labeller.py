@@ -16,7 +16,9 @@ from typing import Final
 
 import numpy as np
 
+from silo_agent.trainer.models.failures import note_failure
 from silo_agent.trainer.models.stored import dump, load
+from silo_agent.trainer.privacy.labellers.constant_head import ConstantHead
 from silo_agent.trainer.privacy.labellers.protocol import Head, HeadTrainer, Probabilities
 from silo_agent.trainer.privacy.mechanisms.protocol import (
     KeptFiles,
@@ -31,7 +33,7 @@ from silo_agent.trainer.privacy.mechanisms.protocol import (
 )
 from silo_agent.trainer.privacy.settings import PrivateLabellerSettings
 from wire.ballot import BEST_SCORE
-from wire.errors import ConfigurationError
+from wire.errors import ConfigurationError, ConsiliumError
 from wire.privacy.accounting import epsilon
 from wire.privacy.declaration import Declaration, MechanismName
 from wire.privacy.events import Event
@@ -97,7 +99,15 @@ class PrivateLabeller:
                 "a private labeller was asked to vote before it was asked what that costs"
             )
         private, public = silo.as_numbers()
-        head = self._trainer.train(private, silo.patients, public, silo.classes, bits)
+        head: Head
+        try:
+            head = self._trainer.train(private, silo.patients, public, silo.classes, bits)
+        except ConsiliumError:
+            raise
+        except Exception as error:
+            # Paid for like any other, and kept, so that later rounds are alike as well.
+            note_failure("the training of the private labeller", error, silo.kept)
+            head = ConstantHead(silo.classes)
         kept = KeptHead(basis.decode(), self._trainer.events, self._trainer.parameters, head)
         silo.kept.put(_HEAD, dump(kept))
         return kept

@@ -102,6 +102,10 @@ class Extracted:
     private: Features = field(repr=False)
     public: Features = field(repr=False)
 
+    def of_rows(self, chosen: npt.NDArray[np.bool_]) -> Extracted:
+        """The same with the chosen private rows alone."""
+        return replace(self, private=self.private[chosen])
+
 
 @dataclass(frozen=True, eq=False)
 class SiloRound:

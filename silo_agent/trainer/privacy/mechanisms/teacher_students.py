@@ -79,9 +79,9 @@ class TeacherStudents:
 
     def _student(self, silo: SiloRound, partition: int, bits: Bits) -> Labels:
         """(rows,) what one who learned a partition's answers says of all of U."""
-        answers = teacher_answers(silo, self.plan, self._scope.shape.rows, partition, bits)
+        answers = teacher_answers(silo, self.plan, self._scope, partition, bits)
         labelled = Labelled(silo.public, answers)
-        return fit_predict(silo.build(partition), labelled, silo.public, partition)
+        return fit_predict(silo.build(partition), labelled, silo.public, partition, silo.classes)
 
 
 def _keep(kept: KeptFiles, plan: TeacherPlan, labels: Labels) -> None:

@@ -69,7 +69,7 @@ class TeacherVotes:
 
     def vote(self, silo: SiloRound, bits: Bits) -> Vote:
         """Teachers trained anew on shards dealt anew; nothing of an earlier round is needed or used."""
-        return Vote(labels=teacher_answers(silo, self.plan, self._scope.shape.rows, 0, bits))
+        return Vote(labels=teacher_answers(silo, self.plan, self._scope, 0, bits))
 
 
 def plan_misfit(plan: TeacherPlan, scope: Scope, remedy: str) -> str:
@@ -115,13 +115,14 @@ def plan_offer(
 
 
 def teacher_answers(
-    silo: SiloRound, plan: TeacherPlan, rows: int, partition: int, bits: Bits
+    silo: SiloRound, plan: TeacherPlan, scope: Scope, partition: int, bits: Bits
 ) -> Labels:
     """(rows,) the noisy answers of one partition's teachers, -1 where they were not asked."""
-    teachers = plan.teachers
+    teachers, rows = plan.teachers, scope.shape.rows
     asked = permutation(rows, bits)[: plan.checks]
-    everyone, numbers = np.unique(silo.patients, return_inverse=True)
-    shards = draw_shards(len(everyone), teachers, bits)[numbers]
+    # All patients are dealt, also those without a usable row: how many share a shard depends on nobody's rows.
+    _, numbers = np.unique(silo.patients, return_inverse=True)
+    shards = draw_shards(scope.units, teachers, bits)[numbers]
     counts = histogram(silo, shards, teachers, silo.public[asked], partition * teachers)
     labels = np.full(rows, ABSTAIN, dtype=np.int64)
     if silo.known is None:
