@@ -24,6 +24,7 @@ from silo_agent.trainer.models.protocol import Labelled
 from silo_agent.trainer.models.teachers import round_robin
 from silo_agent.trainer.privacy.labellers.one_row import one_row_each
 from silo_agent.trainer.privacy.mechanisms import teacher_votes
+from silo_agent.trainer.privacy.mechanisms.teacher_plan import TeacherPlan
 
 PATIENTS = [f"p{number:03d}" for number in range(120) for _ in range(1 + number % 3)]
 HEADER = "pid,age,ward,y\n"
@@ -192,7 +193,7 @@ def test_secret_deals_and_draws_do_not_depend_on_the_order_of_the_file(
         raise InterruptedError
 
     monkeypatch.setattr(teacher_votes, "histogram", noted)
-    plan = teacher_votes.TeacherPlan("gaussian", 4, 3, 3, 1.0)
+    plan = TeacherPlan("gaussian", 4, 3, 3, 1.0)
     for kept in (np.arange(80), order):
         with pytest.raises(InterruptedError):
             teacher_votes.teacher_answers(
