@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +21,10 @@ from silo_agent.trainer.methods.cross_fitting import folds_of
 from silo_agent.trainer.methods.fedkt import draw_shards
 from silo_agent.trainer.models.places import places
 from silo_agent.trainer.models.protocol import Labelled
+from silo_agent.trainer.models.teachers import round_robin
 from silo_agent.trainer.privacy.labellers.one_row import one_row_each
 from silo_agent.trainer.privacy.mechanisms import teacher_votes
+from silo_agent.trainer.privacy.mechanisms.teacher_plan import TeacherPlan
 
 PATIENTS = [f"p{number:03d}" for number in range(120) for _ in range(1 + number % 3)]
 HEADER = "pid,age,ward,y\n"
@@ -153,6 +157,21 @@ def test_folds_of_public_rows_know_nothing_of_patients() -> None:
     assert np.array_equal(folds_of(50, 3, "task/silo/0"), folds_of(50, 3, "task/silo/0"))
 
 
+@pytest.mark.parametrize("teachers", [2, 3])
+def test_in_a_secret_deal_who_comes_is_as_likely_as_who_went_in_every_shard_beside_the_same_others(
+    teachers: int,
+) -> None:
+    """Over all n! deals, wherever the newcomer's number is sorted in: so one teacher changes, never two."""
+    laws = []
+    for rank in range(5):
+        law: Counter[tuple[int, ...]] = Counter()
+        for order in permutations(range(5)):
+            shards = round_robin(np.array(order), teachers)
+            law[(*np.delete(shards, rank).tolist(), int(shards[rank]))] += 1
+        laws.append(law)
+    assert all(law == laws[0] for law in laws)
+
+
 def test_secret_deals_and_draws_do_not_depend_on_the_order_of_the_file(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -174,7 +193,7 @@ def test_secret_deals_and_draws_do_not_depend_on_the_order_of_the_file(
         raise InterruptedError
 
     monkeypatch.setattr(teacher_votes, "histogram", noted)
-    plan = teacher_votes.TeacherPlan("gaussian", 4, 3, 3, 1.0)
+    plan = TeacherPlan("gaussian", 4, 3, 3, 1.0)
     for kept in (np.arange(80), order):
         with pytest.raises(InterruptedError):
             teacher_votes.teacher_answers(
