@@ -24,7 +24,10 @@ from silo_agent.trainer.models.protocol import Labelled
 from silo_agent.trainer.models.teachers import round_robin
 from silo_agent.trainer.privacy.labellers.one_row import one_row_each
 from silo_agent.trainer.privacy.mechanisms import teacher_votes
+from silo_agent.trainer.privacy.mechanisms.protocol import Scope
 from silo_agent.trainer.privacy.mechanisms.teacher_plan import TeacherPlan
+from wire.ballot import BallotShape, Encoding
+from wire.privacy.declaration import Unit
 
 PATIENTS = [f"p{number:03d}" for number in range(120) for _ in range(1 + number % 3)]
 HEADER = "pid,age,ward,y\n"
@@ -79,9 +82,9 @@ def test_without_ids_equal_rows_are_units_of_their_own_in_any_order(tmp_path: Pa
     assert {*fewer.tolist()} < {*keys.tolist()}
 
 
-def test_a_row_without_an_id_is_a_unit_of_its_own(tmp_path: Path) -> None:
-    keys = unit_keys(read(tmp_path, ["a,30,a,0\n", ",30,a,0\n", ",30,a,0\n"], patient_id="pid"))
-    assert len(np.unique(keys)) == 3
+def test_rows_without_an_id_are_one_unit_together(tmp_path: Path) -> None:
+    keys = unit_keys(read(tmp_path, ["a,30,a,0\n", ",30,a,0\n", ",31,b,1\n"], patient_id="pid"))
+    assert keys[0] != keys[1] == keys[2]
 
 
 def test_what_stands_in_a_row_is_recognised_whatever_the_columns_order_and_the_format(
@@ -194,15 +197,19 @@ def test_secret_deals_and_draws_do_not_depend_on_the_order_of_the_file(
 
     monkeypatch.setattr(teacher_votes, "histogram", noted)
     plan = TeacherPlan("gaussian", 4, 3, 3, 1.0)
+    scope = Scope(BallotShape(3, 2, Encoding.INDEX), 1, 1.0, 1e-5, Unit.PATIENT, units=40)
     for kept in (np.arange(80), order):
         with pytest.raises(InterruptedError):
             teacher_votes.teacher_answers(
                 Noting(patients[kept]),  # type: ignore[arg-type]
                 plan,
-                3,
+                scope,
                 0,
                 SeededBits(3),
             )
     assert dealt[0] == dealt[1]
-    drawn = [one_row_each(patients[kept], len(np.unique(patients)), SeededBits(2))[0] for kept in (np.arange(80), order)]
+    drawn = [
+        one_row_each(patients[kept], scope.units, SeededBits(2))[0]
+        for kept in (np.arange(80), order)
+    ]
     assert np.array_equal(patients[drawn[0]], patients[order][drawn[1]])
