@@ -79,7 +79,7 @@ class TestEveryContainer:
             assert service["security_opt"] == ["no-new-privileges:true"], name
             assert service["init"] is True, name
             assert not service.get("privileged"), name
-            if name == "demo-report":
+            if name.endswith("demo-report"):
                 # Looks into every hospital, as nobody in earnest could.
                 assert service["cap_add"] == ["DAC_READ_SEARCH"]
                 continue
