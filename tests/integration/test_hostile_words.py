@@ -14,6 +14,7 @@ from typing import Any
 
 import grpc
 from federation import Federation, federation
+from patience import PATIENCE
 from service import CONSILIUM
 
 from coordinator.pki.credentials import server_files
@@ -23,7 +24,8 @@ from wire.errors import CODE_KEY, HINT_KEY
 from wire.net.channels import secure_channel
 
 LINK = "\x1b]8;;http://evil\x07[/nope]\x9b2J\u202e"
-COLOURS = re.compile(r"\x1b\[[\d;]*m")
+# Colours, and what moves the doctor's spinner; nothing of it is in LINK.
+OURS = re.compile(r"\x1b\[\??[\d;]*[mAKhl]|\r")
 
 
 def told(*words: str, status: int = 0) -> str:
@@ -34,7 +36,7 @@ def told(*words: str, status: int = 0) -> str:
         check=False,
         env=os.environ | {"FORCE_COLOR": "1", "COLUMNS": "400"},
     )
-    text = COLOURS.sub("", (ended.stdout + ended.stderr).decode())
+    text = OURS.sub("", (ended.stdout + ended.stderr).decode())
     assert ended.returncode == status, text
     assert not {each for each in text if not (each.isprintable() or each == "\n")}
     assert "Traceback" not in text
@@ -48,19 +50,31 @@ def test_a_hostile_silo_reaches_no_admins_terminal(tmp_path: Path) -> None:
         async def lie() -> None:
             async with secure_channel(files.coordinator_address, files) as channel:
                 stub = rounds_pb2_grpc.RoundsServiceStub(channel)
-                watching = stub.Watch(
-                    rounds_pb2.WatchRequest(instance=LINK, agent_version=f"1.0{LINK}")
-                )
-                await watching.read()
+                request = rounds_pb2.WatchRequest(instance=LINK, agent_version=f"1.0{LINK}")
+                watching = stub.Watch(request)
                 beat = rounds_pb2.HeartbeatRequest(instance=LINK, activity=9999)  # type: ignore[arg-type]
-                await stub.Heartbeat(beat)
+                await _accepted(stub, beat)
                 for command in (("list",), ("show", "north"), ("list", "--json")):
                     words = ("silo", *command, "--home", str(live.home))
                     text = await asyncio.to_thread(told, *words)
                     assert "[/nope]" in text
                     assert "9999" in text
+                watching.cancel()
 
         asyncio.run(lie())
+
+
+async def _accepted(stub: Any, beat: rounds_pb2.HeartbeatRequest) -> None:
+    """Sends heartbeats until one is taken: the lease comes with the stream."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            try:
+                await stub.Heartbeat(beat)
+                return
+            except grpc.aio.AioRpcError as error:
+                if error.code() is not grpc.StatusCode.ABORTED:
+                    raise
+                await asyncio.sleep(0.05)
 
 
 @contextmanager
