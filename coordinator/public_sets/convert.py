@@ -34,8 +34,8 @@ from wire.runtime.columns import (
     is_words,
     listed,
     number_column,
-    read_table,
 )
+from wire.runtime.tables import read_table
 from wire.schema import ELEMENT_TYPES, SetSchema
 
 __all__ = ["ConvertedSet", "convert", "inspect"]

@@ -287,9 +287,9 @@ def neighbours(rows_of_last: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return patients, labels, np.where(patients == 3, 0, labels)
 
 
-def votes_for(noise: Any, budget: float, rows: int = 30) -> TeacherVotes:
+def votes_for(noise: Any, budget: float, rows: int = 30, units: int = 4) -> TeacherVotes:
     shape = BallotShape(3 * rows if noise == "confident" else rows, 2, Encoding.INDEX)
-    scope = Scope(shape, 1, budget, DELTA, Unit.PATIENT, 4)
+    scope = Scope(shape, 1, budget, DELTA, Unit.PATIENT, units)
     return TeacherVotes(TeacherVotesSettings(teachers=4, noise=noise, rows=rows), scope)
 
 
@@ -322,7 +322,7 @@ def test_votes_with_a_twentieth_of_the_noise_are_found_out() -> None:
 
 
 def test_votes_of_shards_that_share_a_patient_are_found_out() -> None:
-    mechanism = votes_for("gaussian", 0.5, rows=200)
+    mechanism = votes_for("gaussian", 0.5, rows=200, units=12)
     mechanism.plan = replace(mechanism.plan, teachers=12)
 
     shown = shown_by_votes(mechanism, 9, deal=lambda patients: np.arange(len(patients)))

@@ -14,7 +14,7 @@ import pytest
 from silo_agent.trainer.data.private_data import DataSettings, PrivateData, load_private
 from silo_agent.trainer.data.schema_check import Misfit, check, prepare
 from wire.errors import ConfigurationError
-from wire.runtime import columns
+from wire.runtime import tables
 from wire.schema import Column, ColumnType, SetKind, SetSchema
 
 pytestmark = pytest.mark.slow
@@ -282,7 +282,7 @@ def test_a_ragged_row_stays_in_its_place_with_empty_cells(tmp_path: Path) -> Non
 
 
 def test_no_cell_is_too_long_to_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(columns, "_BLOCK_BYTES", 64)
+    monkeypatch.setattr(tables, "_BLOCK_BYTES", 64)
     lines = ["age,lactate,sex,smoker,diagnosis", *["71,1,w,true,benign"] * 3]
     lines.insert(2, f"7,1,{'x' * 500},true,benign")
     (tmp_path / "rows.csv").write_text("\n".join(lines))

@@ -205,7 +205,7 @@ def test_line_breaks_inside_cells_survive_the_blocks_a_csv_is_read_in(
 ) -> None:
     notes = pd.DataFrame({"note": [f"line {row}\nand another, {row}" for row in range(50)]})
     whole = from_csv(notes.to_csv(index=False), tmp_path)
-    monkeypatch.setattr("wire.runtime.columns._BLOCK_BYTES", 100)
+    monkeypatch.setattr("wire.runtime.tables._BLOCK_BYTES", 100)
     assert from_csv(notes.to_csv(index=False), tmp_path) == whole
     assert whole.rows == 50
 

@@ -15,8 +15,9 @@ from silo_agent.shared.home import SiloHome
 from silo_agent.shared.home_option import Home
 from wire.errors import ConfigurationError
 from wire.runtime.arrays import read_array
-from wire.runtime.columns import UnusableFile, read_table
+from wire.runtime.columns import UnusableFile
 from wire.runtime.csv_text import csv_cell
+from wire.runtime.tables import read_table
 from wire.runtime.terminal import console, print_table, say, size
 
 student = typer.Typer(

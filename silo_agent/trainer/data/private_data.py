@@ -18,13 +18,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from silo_agent.trainer.data.cells import Treated
 from wire.errors import ConfigurationError
 from wire.runtime.arrays import array_names, read_array
-from wire.runtime.columns import (
-    RepairedTable,
-    UnusableFile,
-    as_words,
-    listed,
-    read_repaired_table,
-)
+from wire.runtime.columns import UnusableFile, as_words, listed
+from wire.runtime.tables import RepairedTable, read_repaired_table
 
 Words: TypeAlias = pa.Array
 """Strings, null where a cell is empty."""
