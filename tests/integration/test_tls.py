@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
@@ -261,6 +262,22 @@ class TestWhatIsWrongThere:
         error = asyncio.run(scenario())
         assert_is(error, TLS_REFUSED, "without a reason")
         assert "join with a new token" in error.hint
+
+    def test_a_coordinator_of_another_consortium_is_named(self, consortium: Consortium) -> None:
+        silo = consortium.member(Role.SILO, "hospital-a")
+        # The same authority's key, another trust domain.
+        other = replace(consortium.authority, consortium="elbe-clinics")
+        server = other.issue_server(["localhost"], DAY, consortium.now)
+
+        async def scenario() -> ConsiliumError | None:
+            async with consortium.serving(server=server) as address:
+                return await asyncio.to_thread(diagnose, address, silo, now=consortium.now)
+
+        assert_is(
+            asyncio.run(scenario()),
+            SERVER_UNTRUSTED,
+            "not that of the coordinator of rhine-clinics",
+        )
 
     def test_a_port_where_nothing_listens(self, consortium: Consortium) -> None:
         silo = consortium.member(Role.SILO, "hospital-a")

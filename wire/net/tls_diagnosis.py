@@ -26,7 +26,7 @@ from wire.errors import (
 )
 from wire.identity.certificates import certificate_from_der, certificates_in
 from wire.identity.files import IdentityFiles
-from wire.identity.identity import Certificate, describe, expiry_refusal, signed_by
+from wire.identity.identity import Certificate, Role, describe, expiry_refusal, signed_by
 from wire.net.dialling import Route
 from wire.net.proxy import Proxy
 
@@ -121,8 +121,20 @@ def tls_handshake(
     except (ssl.SSLError, OSError) as error:
         raise _broken_handshake(error, route, files) from None
     else:
-        return describe(certificate_from_der(shown))
+        server = describe(certificate_from_der(shown))
+        if files is not None:
+            _require_our_coordinator(server, route, files)
+        return server
     raise _untrusted(verification, route, trusted, wrong_authority)
+
+
+def _require_our_coordinator(server: Certificate, route: Route, files: IdentityFiles) -> None:
+    """SERVER_UNTRUSTED unless the certificate is that of a coordinator of our consortium."""
+    identity = server.identity
+    found = (identity.consortium, identity.role) if identity else None
+    if found != (files.consortium, Role.COORDINATOR):
+        why = f"its certificate is not that of the coordinator of {files.consortium}"
+        raise Refusal(SERVER_UNTRUSTED, address=route.address, why=why)
 
 
 def _context(trusted: bytes | None, files: IdentityFiles | None) -> ssl.SSLContext:
