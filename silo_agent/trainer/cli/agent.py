@@ -7,6 +7,7 @@ import ctypes
 import os
 import shutil
 import signal
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -20,7 +21,7 @@ from silo_agent.trainer.cli.ledger import ledger
 from silo_agent.trainer.isolation import give_up_network
 from wire.errors import ConfigurationError
 from wire.runtime.files import lock_holder
-from wire.runtime.findings import Status, print_finding, worst
+from wire.runtime.findings import Finding, Status, print_finding, worst
 from wire.runtime.logs import configure_logs
 from wire.runtime.permissions import PRIVATE
 from wire.runtime.shutdown import DRAIN_SECONDS, Drain, exit_on_sigterm, kill_children
@@ -89,16 +90,20 @@ def check(
         if worst(findings) is Status.FAILED:
             raise typer.Exit(1)
         return
-    broken = None
-    for finding in checks.findings():
-        if finding.status is Status.FAILED:
-            broken = finding
-            break
-        print_finding(finding, console)
+    broken = _print_to_first_failure(checks.findings())
     for detail in checks.details:
         say("{}", detail)
     if broken is not None:
         raise ConfigurationError(f"{broken.name}: {broken.sentence}", broken.next_step)
+
+
+def _print_to_first_failure(findings: Iterable[Finding]) -> Finding | None:
+    """Prints findings as they come; the first that failed is returned and none after it is looked for."""
+    for finding in findings:
+        if finding.status is Status.FAILED:
+            return finding
+        print_finding(finding, console)
+    return None
 
 
 @private.command()
