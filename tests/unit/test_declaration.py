@@ -71,7 +71,9 @@ def test_epsilon_is_rounded_up_but_not_for_a_float_error(epsilon: float, micros:
     assert Declaration(epsilon=epsilon).to_proto().epsilon_micros == micros
 
 
-@pytest.mark.parametrize(("delta", "picos"), [(1e-14, 1), (1.5e-12, 2), (3e-12, 3), (1e-5, 10**7)])
+@pytest.mark.parametrize(
+    ("delta", "picos"), [(1e-14, 1), (1.5e-12, 2), (3e-12, 3), (3.004e-12, 4), (1e-5, 10**7)]
+)
 def test_delta_is_rounded_up_but_not_for_a_float_error(delta: float, picos: int) -> None:
     assert Declaration(epsilon=1.0, delta=delta).to_proto().delta_picos == picos
 
@@ -111,6 +113,14 @@ def test_a_size_is_absent_unless_it_is_said_and_zero_is_a_size() -> None:
 def test_what_cannot_be_is_not_read(wrong: dict[str, float]) -> None:
     with pytest.raises(ValidationError):
         Declaration(**wrong)
+
+
+def test_neither_a_declaration_nor_a_demand_can_be_changed() -> None:
+    declared, demand = Declaration(epsilon=2.0), PrivacyDemand(max_epsilon=1.0)
+    with pytest.raises(ValidationError):
+        declared.epsilon = 1.0  # type: ignore[misc]
+    with pytest.raises(ValidationError):
+        demand.max_epsilon = 2.0  # type: ignore[misc]
 
 
 def test_the_ends_of_every_range_are_within_it() -> None:

@@ -145,10 +145,34 @@ def test_shapes_are_kept() -> None:
     assert noise.gaussian(2.0, 0, bits).dtype == np.int64
 
 
-@pytest.mark.parametrize("scale", [0.0, -1.0, float("nan"), float("inf"), 2.0**41])
+@pytest.mark.parametrize(
+    "scale", [0.0, -1.0, float("nan"), float("inf"), np.nextafter(2.0**40, np.inf), 2.0**41]
+)
 def test_a_scale_that_cannot_be_drawn_is_refused(scale: float) -> None:
     with pytest.raises(ValueError, match="scale of noise"):
         noise.gaussian(scale, 1, SeededBits(1))
+
+
+@pytest.mark.parametrize("sampler", TAILS)
+def test_the_largest_scale_can_be_drawn(sampler: Callable) -> None:
+    assert 0 < abs(sampler(2.0**40, 1, SeededBits(1))[0]) < 2.0**44
+
+
+@pytest.mark.parametrize(("sloppy", "true"), [(0.75, -0.75), (-0.75, 0.75)])
+def test_a_boundary_is_trusted_no_further_than_its_digits(sloppy: float, true: float) -> None:
+    """A probability computed to 64 digits behind the bits of V may be wrong in the last 16 of them."""
+    first = 123456789 << 30
+
+    def chance(context: mpmath.ctx_mp.MPContext) -> mpmath.mpf:
+        error = sloppy if context.prec == 63 + 64 else true
+        end = first + 1 if sloppy > 0 else first
+        return context.ldexp(end + context.ldexp(error, -48), -63)
+
+    # The last and the first of the next 2⁶⁴ cells: V lies above the true probability, or below it.
+    bits = ListedBits(2**64 - 1 if sloppy > 0 else 0)
+    uniform = noise._Uniform(first, bits, mpmath.mp.clone())
+    assert uniform.below(chance) == (sloppy < 0)
+    assert bits.given == 1
 
 
 def test_noise_comes_out_of_the_secure_generator() -> None:
@@ -175,6 +199,32 @@ def test_a_coin_is_compared_to_the_last_bit_of_its_probability() -> None:
     assert not noise.bernoulli(probability, 1, ListedBits(0, threshold))[0]
     assert noise.bernoulli(0.5, 1, ListedBits(2**63 - 1))[0]
     assert not noise.bernoulli(0.5, 1, ListedBits(2**63))[0]
+
+
+def test_a_coin_whose_first_word_is_a_tie_is_decided_by_what_is_left_of_its_probability() -> None:
+    probability = 2.0**-13 + 2.0**-65
+    assert noise.bernoulli(probability, 1, ListedBits(2**51 - 1))[0]
+    assert noise.bernoulli(probability, 1, ListedBits(2**51, 2**63 - 1))[0]
+    assert not noise.bernoulli(probability, 1, ListedBits(2**51, 2**63))[0]
+    assert not noise.bernoulli(probability, 1, ListedBits(2**51 + 1))[0]
+
+
+@pytest.mark.parametrize("probability", [-1.0, -1e-9, 1 + 1e-9, 1.5, 2.0, float("nan")])
+def test_what_is_no_probability_is_refused(probability: float) -> None:
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        noise.bernoulli(probability, 1, SeededBits(1))
+
+
+@pytest.mark.parametrize("n", [-1, 0, 2**63 + 1, 2**64])
+def test_a_range_that_cannot_be_drawn_from_is_refused(n: int) -> None:
+    with pytest.raises(ValueError, match="cannot be drawn"):
+        noise.uniform_below(n, 1, SeededBits(1))
+
+
+def test_the_smallest_and_the_largest_range_can_be_drawn_from() -> None:
+    assert noise.uniform_below(1, 3, ListedBits(5, 0, 2**64 - 1)).tolist() == [0, 0, 0]
+    words = ListedBits(2**63 - 1, 2**63, 2**64 - 1)
+    assert noise.uniform_below(2**63, 3, words).tolist() == [2**63 - 1, 0, 2**63 - 1]
 
 
 def test_uniform_integers_are_uniform() -> None:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from functools import cache
 
+import mpmath
 import numpy as np
 import pytest
 from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
@@ -221,3 +222,124 @@ def test_a_pure_event_is_no_easier_to_tell_apart_than_its_gaussians(each: float)
     for alpha in np.linspace(1e-6, 1 - 1e-6, 401):
         response = max(0.0, 1 - math.exp(each) * alpha, math.exp(-each) * (1 - alpha))
         assert stats.norm.cdf(stats.norm.ppf(1 - alpha) - mu) <= response + 1e-12
+
+
+# -- closed forms, not one part in a million too small --------------------------------------------------------
+
+
+def _hardly_above(claimed: float, exact: float) -> bool:
+    return exact <= claimed <= exact * (1 + 1e-8) + 1e-14
+
+
+@pytest.mark.parametrize(
+    ("event", "mu"),
+    [
+        (Gaussian(sensitivity=3.0, scale=2.0, count=4), 3.0),
+        (SampledGaussian(rate=0.1, clip=3.0, scale=2.0, steps=4), 6.0),
+        (Pure(epsilon=1.0, count=9), 6 * stats.norm.ppf(1 / (1 + math.exp(-1)))),
+        (
+            Laplace(sensitivity=3.0, scale=2.0, count=4),
+            4 * stats.norm.ppf(1 / (1 + math.exp(-1.5))),
+        ),
+    ],
+    ids=lambda value: getattr(value, "kind", ""),
+)
+def test_the_gaussian_that_stands_for_an_event_grows_with_its_answers(
+    event: Event, mu: float
+) -> None:
+    claimed = privacy_filter.gaussian_parameter(event)
+    assert claimed == pytest.approx(mu, rel=1e-8)
+    assert claimed >= mu * (1 - 1e-15)
+
+
+@pytest.mark.parametrize("order", [2.0, 9.0, 257.0])
+def test_renyi_bounds_of_gaussians_depend_on_distance_over_scale(order: float) -> None:
+    plain = Gaussian(sensitivity=3.0, scale=2.0, count=4)
+    assert _hardly_above(privacy_filter.renyi(plain, order), 4 * order / 2 * 2.25)
+    everybody = SampledGaussian(rate=1.0, clip=3.0, scale=2.0, steps=4)
+    assert _hardly_above(privacy_filter.renyi(everybody, order), 4 * order / 2 * 9.0)
+
+
+@pytest.mark.parametrize("order", [2.0, 9.0])
+def test_renyi_bounds_of_pure_noise_are_rounded_up(order: float) -> None:
+    each = 0.75
+    with mpmath.workdps(40):
+        up, down = mpmath.exp((order - 1) * each), mpmath.exp(-order * each)
+        laplace = (order * up + (order - 1) * down) / (2 * order - 1)
+        truth = 1 / (1 + mpmath.exp(-each))
+        response = truth**order * (1 - truth) ** (1 - order)
+        response += (1 - truth) ** order * truth ** (1 - order)
+        exact = [5 * float(mpmath.log(moment) / (order - 1)) for moment in (laplace, response)]
+    claimed = privacy_filter.renyi(Laplace(sensitivity=3.0, scale=4.0, count=5), order)
+    assert _hardly_above(claimed, exact[0])
+    claimed = privacy_filter.renyi(Pure(epsilon=each, count=5), order)
+    assert _hardly_above(claimed, exact[1])
+
+
+@pytest.mark.parametrize("order", [2.0, 17.0])
+def test_a_pure_event_is_taken_for_a_binary_response(order: float) -> None:
+    response = RandomizedResponse(buckets=2, epsilon=0.6, count=3)
+    pure = privacy_filter.renyi(Pure(epsilon=0.6, count=3), order)
+    assert pure == privacy_filter.renyi(response, order)
+    assert pure > privacy_filter.renyi(RandomizedResponse(buckets=3, epsilon=0.6, count=3), order)
+
+
+def test_a_sampled_sum_with_hardly_any_noise_is_as_bad_as_knowing_the_sample() -> None:
+    rate, noise, order = 0.2, 0.01, 257.0
+    with mpmath.workprec(200):
+        moment = mpmath.exp(2 * order * (order - 1) / mpmath.mpf(noise) ** 2)
+        exact = float(mpmath.log(1 - rate + rate * moment) / (order - 1))
+    event = SampledGaussian(rate=rate, clip=3.0, scale=3.0 * noise, steps=1)
+    assert _hardly_above(privacy_filter.renyi(event, order), exact)
+
+
+@pytest.mark.parametrize(("noise", "order"), [(0.02, 257.0), (0.3, 17.0), (0.4, 2.0)])
+def test_a_sampled_sum_with_little_noise_costs_what_its_highest_peak_says(
+    noise: float, order: float
+) -> None:
+    # Where the unit is in the sample here, and the other one is not there.
+    rate = 0.2
+    peak = order * math.log(rate) + (1 - order) * math.log(1 - rate)
+    peak += order * (order - 1) / (2 * noise**2)
+    event = SampledGaussian(rate=rate, clip=1.0, scale=noise, steps=1)
+    assert privacy_filter.renyi(event, order) >= (peak - 1e-6) / (order - 1)
+
+
+def test_a_sampled_sum_that_costs_next_to_nothing_is_not_rounded_down() -> None:
+    rate, noise = 0.01, 20.0
+    with mpmath.workdps(30):
+
+        def density(x: mpmath.mpf, mean: int) -> mpmath.mpf:
+            return (1 - rate) * mpmath.npdf(x, 0, noise) + rate * mpmath.npdf(x, mean, noise)
+
+        moment = mpmath.quad(
+            lambda x: density(x, 1) ** 2 / density(x, -1), np.linspace(-400, 400, 9).tolist()
+        )
+        exact = float(mpmath.log(moment))
+    event = SampledGaussian(rate=rate, clip=1.0, scale=noise, steps=1)
+    assert exact <= privacy_filter.renyi(event, 2.0) <= exact + 3e-12
+
+
+@pytest.mark.parametrize("scale", [3.0, 1.0])
+@pytest.mark.parametrize("delta", [1e-9, 1e-3])
+def test_each_rule_uses_its_share_of_delta_and_no_more(scale: float, delta: float) -> None:
+    events = [Gaussian(sensitivity=1.0, scale=scale)] * 2
+    used = []
+    mu = math.sqrt(2) / scale
+    at = privacy_filter._by_gdp(events, delta)
+    used.append(stats.norm.cdf(mu / 2 - at / mu) - math.exp(at) * stats.norm.cdf(-mu / 2 - at / mu))
+    assert used[0] == pytest.approx(delta / 2, rel=1e-4)
+    for order in privacy_filter.ORDERS:
+        at = privacy_filter._by_order(events, order, delta)
+        # Canonne, Kamath and Steinke 2020, Proposition 12.
+        spent = order * mu**2 / 2
+        used.append(math.exp((order - 1) * (spent - at)) / (order - 1) * (1 - 1 / order) ** order)
+        share = delta / 2 / len(privacy_filter.ORDERS)
+        assert 0.999 * share < used[-1] <= share * (1 + 1e-10)
+    assert math.fsum(used) <= delta
+
+
+def test_no_rule_stands_below_zero() -> None:
+    next_to_nothing = [Gaussian(sensitivity=1e-6, scale=1.0)]
+    assert privacy_filter._by_order(next_to_nothing, 257.0, 0.9) == 0
+    assert privacy_filter.epsilon(next_to_nothing, 0.9) >= 0
