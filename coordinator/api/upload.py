@@ -78,7 +78,9 @@ class Upload:
         except TimeoutError:
             raise Refusal(UPLOAD_STALLED, seconds=f"{self._silence:g}") from None
         except StopAsyncIteration:
-            await self._completed()
+            # Of nothing there is nothing to act on, and gRPC may be about to end the call.
+            if self._messages:
+                await self._completed()
             raise
         if piece.malformed:
             raise Refusal(MESSAGE_MALFORMED, why="its bytes are not of the protocol")

@@ -21,24 +21,12 @@ from wire.errors import (
     CONTENT_CORRUPT,
     DATA_MISMATCH,
     PRIVATE_SIDE_UNREADY,
-    TRAINING_FAILED,
     Fault,
 )
 from wire.net.channels import unix_channel
 from wire.runtime.files import digest_of
 
 AUTOMATIC: dict[str, Any] = NO_NOISE | {"policy": {"approve": "within_limits", "max_rounds": 9}}
-FAILING = """
-class Failing:
-    def __init__(self):
-        pass
-
-    def fit(self, X, y):
-        raise LookupError("patient smith, 42 rows")
-
-    def predict(self, X):
-        raise LookupError("patient smith")
-"""
 
 
 @pytest.fixture
@@ -81,25 +69,22 @@ def _varint(number: int) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("fault", "settings", "edit", "logged"),
+    ("fault", "edit", "logged"),
     [
-        (DATA_MISMATCH, {}, ("age,marker", "years,marker"), "age"),
-        (PRIVATE_SIDE_UNREADY, {}, ("state", "diagnosis"), "no column state"),
-        (TRAINING_FAILED, {"model": "failing:Failing"}, ("", ""), "patient smith, 42 rows"),
+        (DATA_MISMATCH, ("age,marker", "years,marker"), "age"),
+        (PRIVATE_SIDE_UNREADY, ("state", "diagnosis"), "no column state"),
     ],
-    ids=["misfit", "unusable data", "exception"],
+    ids=["misfit", "unusable data"],
 )
 def test_why_something_fails_is_told_at_home_and_the_agent_gets_a_code(
     hospital: Hospital,
     fault: Fault,
-    settings: dict[str, Any],
     edit: tuple[str, str],
     logged: str,
 ) -> None:
     data = hospital.home.root / "data.csv"
     data.write_text(data.read_text().replace(*edit, 1))
-    (hospital.home.root / "failing.py").write_text(FAILING)
-    hospital.settings(AUTOMATIC | settings)
+    hospital.settings(AUTOMATIC)
     hospital.start()
     task = hospital.task()
 

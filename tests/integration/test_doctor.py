@@ -296,7 +296,7 @@ class TestAJoinedSilo:
             *("role", "protocol", "clock", "disk", "file access", "environment"),
             *("isolation", "trainer's disk", "trainer's files", "silo.yaml", "policy"),
             *("privacy", "ledger", "GPU"),
-            *("private data", "learner", "data schema"),
+            *("private data", "patients", "learner", "data schema"),
         ]
         for finding in findings:
             assert finding["name"] in told.out

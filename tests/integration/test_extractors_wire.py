@@ -410,6 +410,8 @@ def test_a_training_that_is_interrupted_publishes_and_leaves_nothing(
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         start_new_session=True,
+        # Whoever runs these tests in the background of a shell has them ignore it, and children inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         env=os.environ | {"TMPDIR": str(scratch), "OMP_NUM_THREADS": "1"},
     )
     try:

@@ -395,7 +395,7 @@ class TestBallots:
         error = outcome(besieged, mallory, garbage)
         assert (error.code, error.sentence) == (
             "MESSAGE_MALFORMED",
-            "The call is malformed: its bytes are not of the protocol.",
+            'The coordinator says: "The call is malformed: its bytes are not of the protocol."',
         )
 
     def test_after_all_that_the_honest_consensus_stands(self, besieged: Siege) -> None:

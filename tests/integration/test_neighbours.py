@@ -23,7 +23,7 @@ from service import CONSILIUM, Service
 from coordinator.public_sets.convert import ConvertedSet, convert
 from silo_agent.agent.trainer_client import TrainerClient
 from silo_agent.shared.home import SiloHome
-from wire.consilium.v1 import registry_pb2, trainer_pb2
+from wire.consilium.v1 import trainer_pb2
 from wire.errors import Refusal
 from wire.task.definition import TaskDefinition
 
@@ -105,7 +105,6 @@ def seen_from_the_socket(
             "rounds": {"max_rounds": 2, "quorum": 2},
         }
     )
-    described = registry_pb2.PublicSet(digest=public.digest, schema=public.schema.to_proto())
     consensus = trainer_pb2.ConsensusLabels(
         round=1, data=bytes(definition.shape.as_index().size_bytes)
     )
@@ -115,7 +114,7 @@ def seen_from_the_socket(
         await asyncio.wait_for(link.wait_ready(), PATIENCE)
         digest = definition.digest
         answers: list[Any] = [
-            await _answer(lambda: link.prepare(definition.to_proto(), described, "north")),
+            await _answer(lambda: link.prepare(definition.to_proto(), "north")),
             await _answer(lambda: link.vote(digest, 1, None, 0)),
             await _answer(lambda: link.vote(digest, 2, consensus, 1)),
             await _answer(lambda: link.finish(digest, consensus)),

@@ -246,7 +246,8 @@ def test_certificates_renew_themselves_while_rounds_go_on(tmp_path: Path) -> Non
     clock = tmp_path / "clock"
     clock.write_text("-2700")
     lifetimes = ("--certificate-lifetime", "1h", "--server-certificate-lifetime", "1h")
-    with Federation(tmp_path, (*lifetimes, "--lease", "2h"), clock) as federation:
+    options = (*lifetimes, "--lease", "2h", "--metrics-per-silo")
+    with Federation(tmp_path, options, clock) as federation:
         admin = IdentityFiles.load(federation.home.admin, Role.ADMIN)
         for name in ("hospital-a", "hospital-b"):
             federation.open(name)

@@ -27,7 +27,10 @@ def coordinator(tmp_path: Path) -> CoordinatorHome:
     return CoordinatorHome(tmp_path / "coordinator")
 
 
-def findings(home: CoordinatorHome, now: datetime = NOW, **more: bool) -> dict[str, Finding]:
+def findings(
+    home: CoordinatorHome, now: datetime | None = None, **more: bool
+) -> dict[str, Finding]:
+    now = now or datetime.now(UTC)
     return {finding.name: finding for finding in examine(home, now, **{"serving": True, **more})}
 
 

@@ -11,7 +11,7 @@ from seeded_bits import SeededBits
 from sklearn.datasets import load_breast_cancer
 
 from silo_agent.trainer.models.protocol import Labelled
-from silo_agent.trainer.privacy.labellers.one_row import one_row_each
+from silo_agent.trainer.privacy.labellers.one_row import NO_ROW, one_row_each
 from silo_agent.trainer.privacy.mechanisms.protocol import Scope
 from silo_agent.trainer.privacy.settings import PrivateLabellerSettings
 from wire.ballot import BallotShape, Encoding
@@ -169,7 +169,8 @@ def test_training_seats_a_patient_by_number_wherever_the_file_has_the_rows(
     def noted(
         _: object, rows: object, labels: object, chosen: Integers, *rest: Integers
     ) -> Integers:
-        seen[-1].update(zip(current[chosen].tolist(), rest[1].tolist(), strict=True))
+        there = chosen[chosen != NO_ROW]
+        seen[-1].update(zip(current[there].tolist(), rest[1].tolist(), strict=True))
         raise InterruptedError
 
     monkeypatch.setattr(ClippedGradients, "total", noted)

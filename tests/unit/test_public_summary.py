@@ -10,8 +10,10 @@ import pytest
 
 from coordinator.public_sets.convert import convert
 from silo_agent.shared.home import SiloHome
-from silo_agent.trainer.check import TrainerChecks, about_task
+from silo_agent.trainer.about_task import about_task
+from silo_agent.trainer.check import TrainerChecks
 from silo_agent.trainer.data.public_summary import summary
+from silo_agent.trainer.settings import read_settings
 from wire.errors import Refusal
 from wire.public_content import inspect
 from wire.task.definition import TaskDefinition
@@ -95,14 +97,14 @@ def test_whoever_approves_sees_the_set_the_overlap_and_what_becomes_of_cells(
     path = made(tmp_path, provenance=SAID)
     home = hospital(tmp_path, "30.5,west,ill\n31,north,well\nold,west,unclear\n")
     task = TaskDefinition(name="trial", public_set=path.name, labels=("ill", "well"), rows=4)
-    assert about_task(home, task) == [
+    assert about_task(home, read_settings(home.settings_file), task) == [
         "the public set is not here yet, so nobody has looked into it"
     ]
     home.public_sets.mkdir(parents=True)
     (home.public_sets / path.name).write_bytes(b"another")
-    assert "not here yet" in about_task(home, task)[0]
+    assert "not here yet" in about_task(home, read_settings(home.settings_file), task)[0]
     (home.public_sets / path.name).write_bytes(path.read_bytes())
-    told = "\n".join(about_task(home, task))
+    told = "\n".join(about_task(home, read_settings(home.settings_file), task))
     assert "CC BY 4.0" in told
     assert "numbers from 20 to 90" in told
     assert "Column age: cells that hold no number: 1" in told

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import typer
-from click.exceptions import Abort
 
 from wire.errors import ConfigurationError
 from wire.runtime.secret_option import secret_text
@@ -54,7 +53,7 @@ def _passphrase(file: Path | None, *, confirm: bool) -> str:
         return str(
             typer.prompt("Passphrase", hide_input=True, confirmation_prompt=confirm, err=True)
         )
-    except Abort:
+    except typer.Abort:
         raise ConfigurationError(
             "The backup needs a passphrase, and nobody is here to give one.",
             f"Name a file with --passphrase-file, or set {VARIABLE}.",

@@ -75,7 +75,7 @@ def narrow(places: Sequence[Place]) -> list[Path]:
         wanted = stat.S_IMODE(found.st_mode) & _widest(found.st_mode, modes)
         if found.st_uid == os.geteuid() and wanted != stat.S_IMODE(found.st_mode):
             with suppress(OSError):
-                os.fchmod(descriptor, wanted)
+                os.chmod(_by_descriptor(descriptor), wanted)
                 changed.append(path)
     return changed
 
@@ -139,7 +139,7 @@ def _tree(path: Path, descriptor: int, modes: Modes) -> Iterator[tuple[Path, int
     yield path, descriptor, modes
     if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
         return
-    for name in sorted(os.listdir(descriptor)):
+    for name in _names(descriptor):
         below = _open(name, descriptor)
         if below is None:
             continue
@@ -149,9 +149,25 @@ def _tree(path: Path, descriptor: int, modes: Modes) -> Iterator[tuple[Path, int
             os.close(below)
 
 
+def _names(folder: int) -> list[str]:
+    """What lies in a folder; nothing if it cannot be read."""
+    try:
+        return sorted(os.listdir(_by_descriptor(folder)))
+    except OSError:
+        return []
+
+
+def _by_descriptor(descriptor: int) -> str:
+    """A path to what is open: the calls that take a descriptor refuse one opened with O_PATH."""
+    return f"/proc/self/fd/{descriptor}"
+
+
 def _open(name: str, folder: Path | int) -> int | None:
-    """A descriptor of a regular file or folder; None for links, sockets and what cannot be opened."""
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    """A descriptor that only names a regular file or folder; None for links, sockets and what is not there.
+
+    Closing an ordinary descriptor would end every record lock that this process holds on the file, its own and SQLite's.
+    """
+    flags = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         descriptor = (
             os.open(folder / name, flags)
