@@ -161,7 +161,7 @@ class PublicCopies:
     @contextmanager
     def borrowed(cls, home: SiloHome) -> Iterator[PublicCopies]:
         """Copies for one command beside the trainer; they are gone when the block ends."""
-        home.trainer.mkdir(parents=True, exist_ok=True)
+        home.trainer.mkdir(parents=True, exist_ok=True, mode=0o700)
         with TemporaryDirectory(prefix=_BORROWED, dir=home.trainer) as place:
             yield cls(home, Path(place))
 

@@ -97,9 +97,9 @@ def test_whoever_approves_sees_the_set_the_overlap_and_what_becomes_of_cells(
     path = made(tmp_path, provenance=SAID)
     home = hospital(tmp_path, "30.5,west,ill\n31,north,well\nold,west,unclear\n")
     task = TaskDefinition(name="trial", public_set=path.name, labels=("ill", "well"), rows=4)
-    assert about_task(home, read_settings(home.settings_file), task) == [
-        "the public set is not here yet, so nobody has looked into it"
-    ]
+    (missing,) = about_task(home, read_settings(home.settings_file), task)
+    assert "not here yet" in missing
+    assert f"consilium agent fetch {path.name}" in missing
     home.public_sets.mkdir(parents=True)
     (home.public_sets / path.name).write_bytes(b"another")
     assert "not here yet" in about_task(home, read_settings(home.settings_file), task)[0]

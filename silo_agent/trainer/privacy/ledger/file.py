@@ -73,7 +73,7 @@ class LedgerFile:
         """Makes the file, empty and for its owner only, unless it is there."""
         try:
             with full_disk_as_refusal(self.path):
-                self.path.parent.mkdir(parents=True, exist_ok=True)
+                self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
                 os.close(os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
                 inherit_owner(self.path)
                 sync_folder(self.path.parent)

@@ -112,7 +112,7 @@ class PatientRecord:
     def _create(self) -> None:
         try:
             with full_disk_as_refusal(self.path):
-                self.path.parent.mkdir(parents=True, exist_ok=True)
+                self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
                 os.close(os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
                 inherit_owner(self.path)
                 sync_folder(self.path.parent)
