@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import os
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, TypeVar
 
 import grpc
@@ -59,6 +61,8 @@ from wire.task.definition import TaskDefinition
 log = structlog.get_logger()
 
 _LOCK_SECONDS = 5.0
+# As Linux has it (unix(7)), less the byte that ends it.
+_LONGEST_SOCKET_PATH = 107
 _LOCK_PAUSE_SECONDS = 0.1
 
 MOST_UNDECIDED = 100
@@ -287,6 +291,7 @@ async def serve(home: SiloHome, isolation: Isolation, drain: float = DRAIN_SECON
     A training under way is finished if it takes no more than `drain` seconds. Otherwise the process ends
     without it, and the round is trained again after a restart.
     """
+    _require_short(home.socket)
     settings = read_settings(home.settings_file)
     # From here on folder, ledger and socket are this trainer's alone.
     await _acquire_lock(home, settings.fingerprint)
@@ -328,6 +333,15 @@ async def serve(home: SiloHome, isolation: Isolation, drain: float = DRAIN_SECON
     log.info("trainer_stopping", drain_seconds=drain)
     await asyncio.gather(server.stop(drain), servicer.close())
     home.socket.unlink(missing_ok=True)
+
+
+def _require_short(socket: Path) -> None:
+    length = len(os.fsencode(socket))
+    if length > _LONGEST_SOCKET_PATH:
+        raise ConfigurationError(
+            f"The path of the trainer's socket is too long: {length} bytes of {_LONGEST_SOCKET_PATH}, {socket}.",
+            "Choose a --home with a shorter path.",
+        )
 
 
 async def _acquire_lock(home: SiloHome, fingerprint: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -16,6 +17,9 @@ from patience import PATIENCE
 from service import Service, eventually
 
 from silo_agent.shared.home import SiloHome
+from silo_agent.trainer.isolation import Isolation, Mode
+from silo_agent.trainer.server import serve
+from wire.errors import ConfigurationError
 
 
 @pytest.fixture
@@ -96,3 +100,9 @@ def test_the_lock_is_not_inherited_by_what_a_learner_forks(tmp_path: Path) -> No
     finally:
         os.kill(orphan, signal.SIGKILL)
         parent.stdout.close()
+
+
+def test_a_home_whose_path_leaves_no_room_for_the_socket_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="too long: 1[0-9]{2} bytes of 107") as caught:
+        asyncio.run(serve(SiloHome(Path("/tmp") / ("h" * 120)), Isolation(Mode.NONE, "")))
+    assert "shorter path" in caught.value.hint

@@ -143,6 +143,19 @@ def test_with_a_reason_both_names_share_one_lifetime(tmp_path: Path) -> None:
     assert (total.budget, total.ballots) == (1, 4)
 
 
+def test_what_both_names_had_spent_before_is_added_up(tmp_path: Path) -> None:
+    ledger = opened(tmp_path)
+    for dataset, task, rounds in (("a", TASK, (1, 2)), ("b", OTHER, (1,)), ("b", TASK, (3,))):
+        for number in rounds:
+            ledger.spend(ballot(number, dataset=dataset, task_digest=task), NO_LIMIT)
+    ledger.declare_same_patients("b", "a", "renamed in March", Unit.PATIENT, 0.0)
+    for found in (ledger, opened(tmp_path)):
+        for name in ("a", "b"):
+            assert found.spent(name, 0.0) == pytest.approx(1.0)
+            assert found.spent(name, 0.0, TASK) == pytest.approx(0.75)
+            assert found.spent(name, 0.0, OTHER) == pytest.approx(0.25)
+
+
 def test_a_reason_is_kept_once_and_for_good(tmp_path: Path) -> None:
     everyone = marks(tmp_path, range(50))
     charged(tmp_path, "cohort-a", everyone, 1)
