@@ -103,6 +103,6 @@ def test_the_lock_is_not_inherited_by_what_a_learner_forks(tmp_path: Path) -> No
 
 
 def test_a_home_whose_path_leaves_no_room_for_the_socket_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="too long: 1[0-9]{2} bytes of 107") as caught:
+    with pytest.raises(ConfigurationError, match=r"too long: 1[0-9]{2} bytes of 107") as caught:
         asyncio.run(serve(SiloHome(Path("/tmp") / ("h" * 120)), Isolation(Mode.NONE, "")))
     assert "shorter path" in caught.value.hint
