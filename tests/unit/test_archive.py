@@ -23,6 +23,13 @@ from wire.runtime.archive import (
 pytestmark = pytest.mark.slow
 
 
+@pytest.fixture(autouse=True, params=["filters", "Debian's Python 3.11.2"])
+def _python(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With tarfile's filters, and as before there were any."""
+    if request.param != "filters":
+        monkeypatch.delattr(tarfile, "data_filter")
+
+
 def packed(tmp_path: Path, kind: str = "trainer") -> bytes:
     folder = tmp_path / "from"
     (folder / "tasks" / "flu").mkdir(parents=True)

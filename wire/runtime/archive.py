@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import shutil
 import sys
@@ -10,7 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import IO, cast
 
 from wire.errors import ConfigurationError
@@ -42,7 +43,7 @@ def unpack(source: IO[bytes], folder: Path, kind: str) -> None:
     folder.chmod(0o700)
     try:
         with tarfile.open(fileobj=source, mode="r|") as archive:
-            archive.extractall(folder, filter=_restricted)  # noqa: S202  stricter than `data`
+            _extract(archive, folder)
         # To the end, which says whether an encrypted stream is whole.
         while source.read(_PIECE):
             pass
@@ -125,19 +126,40 @@ def _end_marker(kind: str) -> str:
     return f".end-of-{kind}"
 
 
+def _extract(archive: tarfile.TarFile, folder: Path) -> None:
+    if hasattr(tarfile, "data_filter"):
+        archive.extractall(folder, filter=_restricted)  # noqa: S202  stricter than `data`
+        return
+    # Debian 12 has Python 3.11.2, which came before the filters.
+    for member in archive:
+        archive.extract(_as_packed(member, str(folder)), folder)
+
+
 def _restricted(member: tarfile.TarInfo, folder: str) -> tarfile.TarInfo:
-    """tarfile's data filter, narrowed to what `pack` writes: new files (0600) and folders (0700), no links."""
+    """tarfile's data filter, narrowed to what `pack` writes."""
     try:
         safe = tarfile.data_filter(member, folder)
     except tarfile.FilterError as error:
         raise _foreign(member) from error
-    target = Path(folder, safe.name)
-    # The data filter turns absolute names into relative ones; tarfile overwrites files and makes parents.
-    if safe.name != member.name or target.exists() or not target.parent.is_dir():
+    # It turns absolute names into relative ones.
+    if safe.name != member.name:
         raise _foreign(member)
-    if not (safe.isreg() or safe.isdir()):
+    return _as_packed(safe, folder)
+
+
+def _as_packed(member: tarfile.TarInfo, folder: str) -> tarfile.TarInfo:
+    """A new file (0600) or folder (0700) of our own; ConfigurationError for anything else, links among it."""
+    name = PurePosixPath(member.name)
+    if name.is_absolute() or ".." in name.parts or not (member.isreg() or member.isdir()):
         raise _foreign(member)
-    return safe.replace(mode=0o700 if safe.isdir() else 0o600, deep=False)
+    target = Path(folder, member.name)
+    # tarfile would overwrite files and make parents.
+    if os.path.lexists(target) or not target.parent.is_dir():
+        raise _foreign(member)
+    ours = copy.copy(member)
+    ours.mode = 0o700 if member.isdir() else 0o600
+    ours.uid, ours.gid, ours.uname, ours.gname = os.geteuid(), os.getegid(), "", ""
+    return ours
 
 
 def _foreign(member: tarfile.TarInfo) -> ConfigurationError:
