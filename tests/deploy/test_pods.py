@@ -294,8 +294,13 @@ def test_it_runs_as_nobody_in_particular_and_writes_only_where_it_may(
     pods: Pods, which: str
 ) -> None:
     found = pods.look(getattr(pods, which))
-    user = "10002" if which == "agent" else "10001"
-    assert set(found["Uid"]) == set(found["Gid"]) == {user}
+    user, group = {
+        "coordinator": ("10001", "10001"),
+        "agent": ("10002", "10003"),
+        "trainer": ("10001", "10003"),
+    }[which]
+    assert set(found["Uid"]) == {user}
+    assert set(found["Gid"]) == {group}
     assert int(found["CapEff"][0], 16) == int(found["CapBnd"][0], 16) == 0
     assert found["NoNewPrivs"] == ["1"]
     assert found["written"] == ["/tmp"]

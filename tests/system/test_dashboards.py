@@ -115,7 +115,7 @@ class Prometheus:
 
 
 def provoke(live: Federation) -> None:
-    """What an operator hopes not to see: a ballot of someone who has no vote, and a stranger without TLS."""
+    """What an operator hopes not to see: a ballot of someone without a vote, strangers without TLS and without a word."""
 
     async def vote_as_an_admin() -> None:
         admin = IdentityFiles.load(live.home / "admin")
@@ -128,6 +128,10 @@ def provoke(live: Federation) -> None:
     with socket.create_connection(("127.0.0.1", live.port)) as stranger:
         stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
         stranger.recv(1)
+    # Who says nothing is shown out when the time for a handshake is over.
+    silent = socket.create_connection(("127.0.0.1", live.port))
+    with silent, suppress(ConnectionError):
+        silent.recv(1)
 
 
 @pytest.fixture(scope="module")

@@ -96,12 +96,13 @@ resources:
 {{- end -}}
 
 {{/* (list . 10001): the "restricted" profile of the Pod Security Standards. The trainer is user 10001, the agent 10002; both have the
-group of the volume they share, and by it of their own volumes, which the other pod does not mount. */}}
+group of the volume they share, also where a kind of volume knows no fsGroup. What each keeps for itself is 0600, in volumes that the
+other pod does not mount. */}}
 {{- define "silo.podSecurity" -}}
 {{- $top := index . 0 -}}
 runAsNonRoot: true
 runAsUser: {{ index . 1 }}
-runAsGroup: {{ index . 1 }}
+runAsGroup: 10003
 fsGroup: 10003
 fsGroupChangePolicy: OnRootMismatch
 {{- with $top.Values.seLinuxOptions.level }}
