@@ -65,7 +65,8 @@ found = {name: status[name].split() for name in ("Uid", "Gid", "CapEff", "CapBnd
 found["written"] = []
 for folder in ("/", "/opt/consilium", "/etc", "/var/lib/consilium", "/data", "/tmp"):
     try:
-        open(folder + "/probe", "w").close()
+        # Podman's volumes for emptyDir are shared by pods whose volume has the same name.
+        open(f"{folder}/probe-{os.getuid()}", "w").close()
         found["written"].append(folder)
     except OSError:
         pass
