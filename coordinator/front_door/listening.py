@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import resource
 import socket
 from contextlib import suppress
@@ -28,8 +29,12 @@ def connections_within(files: int) -> int:
 def listening_socket(host: str, port: int) -> socket.socket:
     """A bound socket; both wildcards take IPv4 and IPv6 where the machine has both. OSError if it is taken."""
     if host in ("0.0.0.0", "::"):  # noqa: S104  compared, not bound to
-        with suppress(OSError):
+        try:
             return _bound("::", port, socket.AF_INET6, dual=True)
+        except OSError as error:
+            # A machine without IPv6 has IPv4; a port that is taken is taken.
+            if error.errno == errno.EADDRINUSE:
+                raise
     family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     return _bound(str(address[0]), port, family, dual=False)
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from patience import PATIENCE
+from service import free_ports
 
 from wire.identity.files import IdentityFiles
 from wire.identity.identity import Role
@@ -87,15 +88,6 @@ class RunningCoordinator:
     def register(self, name: str) -> str:
         """A join token."""
         return str(self.run("silo", "register", name, "--json").json()["join_token"])
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports nobody listens on."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
 
 
 @contextlib.contextmanager

@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 
 import grpc
 from patience import LEASE, PATIENCE
+from service import free_ports
 
 from coordinator.api.translation import duration
 from coordinator.cli.connection import AdminClient, admin_link
@@ -127,7 +128,7 @@ class Federation:
     _stack: ExitStack = field(default_factory=ExitStack)
 
     def __enter__(self) -> Federation:
-        ports = _free_ports(3)
+        ports = free_ports(3)
         self.home = CoordinatorHome(self.folder / "coordinator")
         self.metrics_port = ports[2]
         flags = ("--port", "--enrolment-port", "--metrics-port")
@@ -276,14 +277,6 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-
-
-def _free_ports(count: int) -> list[int]:
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
 
 
 def _listens(port: int) -> bool:

@@ -19,7 +19,7 @@ import numpy as np
 import yaml
 from patience import LEASE, PATIENCE
 from prometheus_client.parser import text_string_to_metric_families
-from service import eventually, free_port
+from service import eventually, free_ports
 
 from coordinator.cli.connection import AdminClient, admin_link
 from silo_agent.agent.coordinator_client import CoordinatorClient
@@ -298,14 +298,6 @@ async def voters(**homes: Replica) -> AsyncIterator[dict[str, Voter]]:
     finally:
         for voter in joined.values():
             await voter.close()
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports nobody listens on, and that no outgoing connection will take."""
-    found: set[int] = set()
-    while len(found) < count:
-        found.add(free_port())
-    return list(found)
 
 
 def _command(*arguments: object) -> list[str]:

@@ -58,6 +58,14 @@ def free_port() -> int:
     raise AssertionError("no free port")
 
 
+def free_ports(count: int) -> list[int]:
+    """Several of them, all different; no outgoing connection takes one either."""
+    found: set[int] = set()
+    while len(found) < count:
+        found.add(free_port())
+    return list(found)
+
+
 class Service:
     """One `consilium` process with its log; it may be ended and started again."""
 

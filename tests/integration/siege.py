@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -28,7 +27,7 @@ from http2 import Peer, tls_context
 from patience import PATIENCE, limit
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
-from service import eventually
+from service import eventually, free_ports
 
 from coordinator.cli.connection import AdminClient, admin_link
 from coordinator.cli.coordinator import init
@@ -147,7 +146,7 @@ class Siege:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.home = folder / "coordinator"
-        self.port, self.enrolment_port, self.metrics_port = _free_ports(3)
+        self.port, self.enrolment_port, self.metrics_port = free_ports(3)
         init(
             home=self.home,
             host=["localhost"],
@@ -396,11 +395,3 @@ async def _settled() -> None:
     """Returns when the cancelled silos have closed their channels."""
     others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
     await asyncio.gather(*others, return_exceptions=True)
-
-
-def _free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]

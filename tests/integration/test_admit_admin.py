@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from coordinator_process import Told, await_port, background, consilium, free_ports
+from coordinator_process import Told, await_port, background, consilium
+from service import free_ports
 
 from coordinator.settings import CoordinatorHome
 from wire.identity.account import os_account

@@ -20,9 +20,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from coordinator_process import await_port, command, consilium, environment, free_ports
+from coordinator_process import await_port, command, consilium, environment
 from patience import PATIENCE
-from service import eventually
+from service import eventually, free_ports
 
 from silo_agent.shared.home import SiloHome
 from wire.ballot import BallotShape, Encoding, unpack
