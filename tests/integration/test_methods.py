@@ -26,10 +26,12 @@ from experiments.federation import Silo as SiloInProcess
 from experiments.seeded import SeededBits
 from silo_agent.agent.audit.entries import Kind
 from silo_agent.trainer.data.features import Encoder
+from silo_agent.trainer.data.private_data import load_private
+from silo_agent.trainer.data.unit_keys import unit_keys
 from silo_agent.trainer.models.extractors import load as load_extractor
 from silo_agent.trainer.models.protocol import Labelled
 from silo_agent.trainer.privacy.ledger.ledger import Ledger
-from silo_agent.trainer.settings import TrainingSettings
+from silo_agent.trainer.settings import TrainingSettings, read_settings
 from wire.ballot import ABSTAIN, digest, pack, unpack
 from wire.net.enrolment import join
 from wire.privacy.events import Gaussian
@@ -122,7 +124,10 @@ def in_process(live: Federation, definition: TaskDefinition) -> FederationResult
         images, labels = held_by(name)
         rows = Labelled(encoder.encode(images, flat=False), labels.astype(np.int64))
         settings = TrainingSettings.model_validate({**SETTINGS, "model": MODELS[name]})
-        hospitals[name] = SiloInProcess(rows, settings)
+        # A row is known by what stands in it, so the same row has the same place in every shard and fold.
+        silo = live.silos[name].home.settings_file
+        stored = load_private(read_settings(silo).data, silo.parent)
+        hospitals[name] = SiloInProcess(rows, settings, unit_keys(stored))
     extractor = (
         load_extractor(home.extractors / definition.extractor) if definition.extractor else None
     )
