@@ -109,7 +109,7 @@ class TestVolume:
 
         before = besieged.refused("BALLOT_TOO_LARGE")
         # gRPC widens its window with the measured round trip, which a loaded machine lengthens.
-        with besieged.unshaken("1 GiB in messages of 1 MiB", growth_mib=128):
+        with besieged.unshaken("1 GiB in messages of 1 MiB", growth_mib=256):
             refusal(besieged, mallory, lambda stub: stub.CastBallot(endless(), timeout=PATIENCE))
         assert besieged.refused("BALLOT_TOO_LARGE") == before + 1
         assert sent < 300
